@@ -1,0 +1,33 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup test lint types reproduce clean
+
+help:  ## Show what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## Make the virtual environment with everything we test with
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pcfed needs Python 3.11 or newer; run make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+test: lint types  ## Set up, then check style, types and all tests
+	$(BIN)/python -m pytest --numprocesses 2
+
+lint: $(READY)  ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## Check types
+	$(BIN)/mypy
+
+reproduce: $(READY)  ## Set up, then train four agents with four budgets
+	$(BIN)/python examples/four_budgets.py
+
+clean:  ## Remove the environment and what the tools leave behind
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results
