@@ -1,0 +1,172 @@
+"""Sets that bound every entry by itself, and the whole space."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pcfed.arrays import Array, Float64Array
+from pcfed.sets.base import ConvexSet, Hint, Linear, UnboundedError, tolerance
+
+Bound = float | Float64Array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WholeSpace(ConvexSet):
+    r"""The whole space $\mathbb{R}^n$: no constraint.
+
+    Examples
+    --------
+    >>> from pcfed.sets import WholeSpace
+    >>> WholeSpace().project([3.0, -1.0])
+    array([ 3., -1.])
+    """
+
+    def _project(self, x: Array, hint: Hint | None) -> Array:
+        return x
+
+    def _project_rows(self, x: Array, hint: Hint | None) -> Array:
+        return x
+
+    def _minimize_linear(self, q: Float64Array) -> Float64Array:
+        if q.any():
+            raise UnboundedError(
+                "WholeSpace: a linear function that is not 0 is unbounded over the whole space; "
+                "use a bounded set such as L2Ball."
+            )
+        return np.zeros_like(q)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bounds(ConvexSet):
+    """A product of intervals: what ``Box`` and ``NonNegative`` share."""
+
+    @property
+    def _bounds(self) -> tuple[Bound, Bound]:
+        """Return the lower and the upper bounds."""
+        return 0.0, math.inf
+
+    def _project(self, x: Array, hint: Hint | None) -> Array:
+        p = self._project_rows(x, hint)
+        return x if np.array_equal(p, x) else p
+
+    def _project_rows(self, x: Array, hint: Hint | None) -> Array:
+        lower, upper = self._bounds
+        p: Array = np.clip(x, lower, upper).astype(x.dtype, copy=False)
+        return np.where(p == x, x, p)  # −0.0 is inside as it is
+
+    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+        bounds = np.abs(np.broadcast_arrays(x, *self._bounds)[1:])
+        scales = np.where(np.isfinite(bounds), bounds, 0.0).max(axis=0)
+        allowed = tolerance(x, eps, floor)
+        unit = tolerance(np.zeros_like(x), eps, 1.0)
+        outside = np.abs(x - self._project_rows(x, None))
+        return bool((outside <= np.maximum(allowed, unit * scales)).all())
+
+    def _minimize_linear(self, q: Float64Array) -> Float64Array:
+        lower, upper = self._bounds
+        s = np.where(q > 0, lower, np.where(q < 0, upper, np.clip(0.0, lower, upper)))
+        bad = np.flatnonzero(~np.isfinite(s))
+        if bad.size:
+            raise UnboundedError(
+                f"{self._name}: a linear function is unbounded over it when entry {bad[0]} may "
+                "grow "
+                "without limit; give that entry finite bounds."
+            )
+        return s
+
+    def _linear(self, n: int) -> Linear:
+        return box_rows(*(np.broadcast_to(b, n) for b in self._bounds))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NonNegative(Bounds):
+    r"""The vectors without negative entries, $\{x : x \ge 0\}$.
+
+    Examples
+    --------
+    >>> from pcfed.sets import NonNegative
+    >>> NonNegative().project([3.0, -1.0])
+    array([3., 0.])
+    """
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Box(Bounds):
+    r"""The box $\{x : \text{lower} \le x \le \text{upper}\}$.
+
+    Parameters
+    ----------
+    lower, upper : float or array of shape (n,)
+        Bounds of every entry, or of each; −inf and inf leave it open.
+
+    Examples
+    --------
+    >>> from pcfed.sets import Box
+    >>> Box(-1.0, [1.0, float("inf")]).project([3.0, 7.0])
+    array([1., 7.])
+    """
+
+    lower: Bound
+    upper: Bound
+
+    def __post_init__(self) -> None:
+        lower = _bound("Box: lower", self.lower)
+        upper = _bound("Box: upper", self.upper)
+        sizes = {np.size(b) for b in (lower, upper) if isinstance(b, np.ndarray)}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"Box: lower and upper must have one length, got {np.size(lower)} and "
+                f"{np.size(upper)}; give both the same number of entries, or a number."
+            )
+        crossed = np.atleast_1d(
+            ~((lower <= np.asarray(upper)) & (lower < math.inf) & (upper > -math.inf))
+        )
+        if crossed.any():
+            j = int(np.argmax(crossed))
+            low, high = (np.broadcast_to(b, crossed.shape)[j] for b in (lower, upper))
+            raise ValueError(
+                f"Box: lower must be ≤ upper, got {low} > {high} at index {j}; "
+                "swap them, and use -inf below and inf above for no bound."
+                if low > high
+                else f"Box: each entry needs a finite point between its bounds, got {low} and "
+                f"{high} "
+                f"at index {j}; use -inf below and inf above for no bound."
+            )
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    @property
+    def _bounds(self) -> tuple[Bound, Bound]:
+        return self.lower, self.upper
+
+    @property
+    def n(self) -> int | None:
+        """Number of entries of the bounds, if they are arrays."""
+        return next((b.size for b in self._bounds if isinstance(b, np.ndarray)), None)
+
+
+def box_rows(lower: Float64Array, upper: Float64Array) -> Linear:
+    """Return the rows of lower ≤ x ≤ upper that are not infinite."""
+    eye = np.eye(lower.size)
+    low, high = np.isfinite(lower), np.isfinite(upper)
+    A, b = np.vstack((eye[high], -eye[low])), np.concatenate((upper[high], -lower[low]))
+    return Linear(A, b, eye[:0], b[:0])
+
+
+def _bound(where: str, value: ArrayLike) -> Bound:
+    """Return a bound as a float or a read-only float64 array; inf is allowed, NaN is not."""
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.array(math.nan)
+    if array.ndim > 1 or array.size == 0 or np.isnan(array).any():
+        raise ValueError(
+            f"{where} must be a number or a non-empty vector of numbers, got {value!r}; "
+            "give one such as 0.0, -inf or inf."
+        )
+    array.setflags(write=False)
+    return array if array.ndim else float(array)

@@ -1,0 +1,96 @@
+"""The second-order cone and the cone of positive semidefinite matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcfed.arrays import Array, Float64Array, count
+from pcfed.sets.base import ConvexSet, Hint, ProjectionError, UnboundedError, eps_of, norm
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cone(ConvexSet):
+    """A cone that is its own dual: ⟨q, s⟩ ≥ 0 for all s in it exactly when q is in it."""
+
+    def _minimize_linear(self, q: Float64Array) -> Float64Array:
+        if not self._contains(q, float(np.finfo(np.float64).eps), 0.0):
+            raise UnboundedError(
+                f"{self._name}: a linear function is unbounded over it unless q is in the cone "
+                "itself; "
+                "intersect it with a bounded set such as L2Ball."
+            )
+        return np.zeros_like(q)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SecondOrderCone(Cone):
+    r"""The second-order cone $\{(t, z) : \|z\|_2 \le t\}$; t is the first entry of the point.
+
+    Examples
+    --------
+    >>> from pcfed.sets import SecondOrderCone
+    >>> SecondOrderCone().project([0.0, 3.0, 4.0])
+    array([2.5, 1.5, 2. ])
+    """
+
+    def _project(self, x: Array, hint: Hint | None) -> Array:
+        y = x.astype(np.float64, copy=False)
+        t, length = float(y[0]), norm(y[1:])
+        if not length > t:  # NaN stays as it is
+            return x
+        if length <= -t:
+            return np.zeros_like(x)
+        height = t + 0.5 * (length - t)
+        p: Array = (y * (height / length)).astype(x.dtype, copy=False)
+        p[0] = height
+        while p[0] < norm(p[1:]):  # by rounding
+            p[0] = np.nextafter(p[0], p.dtype.type(math.inf))
+        return p
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PSDCone(Cone):
+    r"""The positive semidefinite matrices, flattened: $\{X : X = X^\top, X \succeq 0\}$.
+
+    A matrix that is not symmetric is projected through its symmetric part.
+
+    Parameters
+    ----------
+    size : int
+        Number of rows; points have size² entries.
+
+    Examples
+    --------
+    >>> from pcfed.sets import PSDCone
+    >>> PSDCone(2).project([1.0, 0.0, 0.0, -2.0])
+    array([1., 0., 0., 0.])
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", count("PSDCone: size", self.size))
+
+    @property
+    def n(self) -> int:
+        """Number of entries of the flattened matrix."""
+        return self.size**2
+
+    def _project(self, x: Array, hint: Hint | None) -> Array:
+        X = x.astype(np.float64, copy=False).reshape(self.size, self.size)
+        if not np.isfinite(X).all():
+            return np.full_like(x, math.nan)
+        S = 0.5 * (X + X.T)
+        try:
+            values, vectors = np.linalg.eigh(S)
+        except np.linalg.LinAlgError:
+            raise ProjectionError("PSDCone: the eigenvalues did not converge.") from None
+        slack = 8.0 * eps_of(x) * math.sqrt(self.size) * norm(x)
+        if values[0] >= -slack and norm((X - S).ravel()) <= slack:
+            return x
+        P = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        p: Array = (0.5 * (P + P.T)).ravel().astype(x.dtype, copy=False)
+        return p

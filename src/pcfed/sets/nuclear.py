@@ -1,0 +1,92 @@
+"""The nuclear-norm ball: matrices of low rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pcfed.arrays import Array, Float64Array, count
+from pcfed.sets.balls import Ball, freeze_ball
+from pcfed.sets.base import Hint, ProjectionError, eps_of
+from pcfed.sets.threshold import shrink
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NuclearBall(Ball):
+    r"""The nuclear-norm ball, flattened: $\{X : \sum_j σ_j(X - c) \le \tau\}$.
+
+    σ are the singular values.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Rows and columns; points are the matrices flattened row by row.
+    radius : float
+        τ ≥ 0.
+    center : array of shape (rows · columns,), optional
+        c; zero if not given.
+
+    Examples
+    --------
+    >>> from pcfed.sets import NuclearBall
+    >>> NuclearBall((2, 2), 1.0).project([3.0, 0.0, 0.0, 1.0])
+    array([1., 0., 0., 0.])
+    """
+
+    shape: tuple[int, int]
+    radius: float
+    center: Float64Array | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, (tuple, list)) or len(self.shape) != 2:
+            raise ValueError(
+                f"NuclearBall: shape must be two whole numbers, got {self.shape!r}; "
+                "give (rows, columns)."
+            )
+        rows, columns = (count("NuclearBall: shape", k) for k in self.shape)
+        object.__setattr__(self, "shape", (rows, columns))
+        freeze_ball(self, self.radius, self.center)
+        if self.center is not None and self.center.size != self.n:
+            raise ValueError(
+                f"NuclearBall: center must have {self.n} entries, {rows} × {columns}, "
+                f"got {self.center.size}; flatten the matrix row by row."
+            )
+
+    @property
+    def _ball(self) -> tuple[float, Float64Array | None]:
+        return self.radius, self.center
+
+    @property
+    def n(self) -> int:
+        """Number of entries of the flattened matrix."""
+        return self.shape[0] * self.shape[1]
+
+    def _project_around_zero(self, x: Array, hint: Hint | None) -> Array:
+        if not np.isfinite(x).all():
+            return np.full_like(x, math.nan)
+        U, s, Vt = self._svd(x.astype(np.float64, copy=False))
+        # U and Vᵀ are orthonormal up to rounding, so the result meets the bound to that slack too.
+        slack = 8.0 * eps_of(x) * math.sqrt(s.size) * self.radius
+        if float(s.sum()) <= self.radius + slack:
+            return x
+        P = (U * shrink(s, self.radius, hint)) @ Vt
+        return P.ravel().astype(x.dtype, copy=False)
+
+    def _svd(self, y: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
+        try:
+            return np.linalg.svd(y.reshape(self.shape), full_matrices=False)
+        except np.linalg.LinAlgError:
+            raise ProjectionError("NuclearBall: the singular values did not converge.") from None
+
+    def _size(self, y: Float64Array) -> float:
+        return float(self._svd(y)[1].sum())
+
+    def _onto(self, y: Float64Array, hint: Hint | None) -> Float64Array:
+        U, s, Vt = self._svd(y)
+        return np.asarray(((U * shrink(s, self.radius, hint)) @ Vt).ravel())
+
+    def _extreme(self, q: Float64Array) -> Float64Array:
+        U, _, Vt = self._svd(q)
+        return -self.radius * np.outer(U[:, 0], Vt[0]).ravel()
