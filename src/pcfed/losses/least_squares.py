@@ -1,0 +1,103 @@
+"""Linear least squares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from pcfed.arrays import Array
+from pcfed.losses.features import Matrix
+from pcfed.losses.linear import LinearModel
+
+
+class LeastSquares(LinearModel):
+    r"""Least squares, half the mean squared error of a linear model.
+
+    $$f(w, b) = \frac1{2N} \sum_j (w^\top \varphi_j + b - y_j)^2 + \frac{l_2}{2} \|w\|^2,
+    \qquad \varphi_j = \text{scale} \cdot X_j$$
+
+    ``shape`` is (features,); the flat vector holds w, then b.
+
+    Parameters
+    ----------
+    X : array or scipy.sparse matrix, samples × features
+        Float, integer or uint8. Read in place where possible, so do not change it afterwards.
+    y : array of float
+        Targets, one per row of X.
+    intercept, l2, scale, dtype
+        As in `SoftmaxRegression`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, empty, not finite or of the wrong shape.
+
+    Examples
+    --------
+    >>> loss = LeastSquares([[1.0, 0.0], [0.0, 2.0]], [1.0, 2.0])
+    >>> loss.value([0.0, 0.0])
+    1.25
+    >>> loss.gradient([0.0, 0.0])
+    array([-0.5, -2. ])
+    """
+
+    curvature = 1.0
+
+    def __init__(
+        self,
+        X: Matrix,
+        y: ArrayLike,
+        *,
+        intercept: bool = False,
+        l2: float = 0.0,
+        scale: float | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__(X, y, outputs=None, intercept=intercept, l2=l2, scale=scale, dtype=dtype)
+
+    def accuracy(self, x: ArrayLike, X: Matrix | None = None, y: ArrayLike | None = None) -> float:
+        r"""Return $R^2 = 1 - \sum_j (\hat y_j - y_j)^2 / \sum_j (y_j - \bar y)^2$.
+
+        There are no labels to get right, so the accuracy of a regression is the share of the
+        variance that it explains: 1 is perfect, 0 is as good as the mean, and less is possible.
+        For constant targets it is 1 if they are met exactly and 0 otherwise.
+        """
+        return super().accuracy(x, X, y)
+
+    def _checked_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        with np.errstate(over="ignore"):
+            targets = y.astype(self.dtype)
+        finite = np.isfinite(targets)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise ValueError(
+                f"LeastSquares: y must be finite in {self.dtype}, got {y[row]} at row {row}; "
+                "remove or replace such samples."
+            )
+        return targets
+
+    def _costs(self, logits: Array, targets: NDArray[Any]) -> Array:
+        logits -= targets
+        # Squares of float32 residuals overflow beyond 1e19, so they are taken in float64.
+        costs: Array = np.square(logits, dtype=np.float64)
+        costs *= 0.5
+        return costs
+
+    def _slopes(self, logits: Array, targets: NDArray[Any]) -> Array:
+        logits -= targets
+        return logits
+
+    def _predictions(self, logits: Array) -> NDArray[Any]:
+        values: NDArray[Any] = logits[0]
+        return values
+
+    def _score(self, predictions: NDArray[Any], y: NDArray[Any]) -> float:
+        with np.errstate(all="ignore"):
+            target = y.astype(np.float64)
+            error = float(np.sum((predictions - target) ** 2))
+            spread = float(np.sum((target - target.mean()) ** 2))
+        if spread == 0:
+            return 1.0 if error == 0 else 0.0
+        return 1 - error / spread

@@ -1,0 +1,339 @@
+r"""What the three linear models share: data, blocks, intercept, l2 term, smoothness.
+
+A model sees its data only through the logits $t = \Phi W^\top + b$. A subclass says what a
+logit costs, its derivative, and what it predicts. Logits are kept as (outputs, samples): sums
+over ten classes are then sums of whole rows, measurably faster than (samples, outputs).
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from pcfed.arrays import Array, positive
+from pcfed.losses.base import Loss, Rows
+from pcfed.losses.features import Features, Index, Matrix, is_sparse, len_of, read_features
+from pcfed.losses.spectrum import largest_eigenvalue
+
+EVERY = slice(None)
+
+
+class LinearModel(Loss):
+    """Base of the losses that see a sample only through ``coefficients @ features + intercept``.
+
+    The flat vector holds the coefficients (``shape``, row-major), then the intercept.
+    """
+
+    convex = True
+    curvature: float
+    """The largest second derivative of the loss of one sample with respect to its logits."""
+    intercept: bool
+    l2: float
+    scale: float
+    _scale: float | None
+    _features: Features
+    _targets: NDArray[Any]
+    _outputs: int
+
+    def __init__(
+        self,
+        X: Matrix,
+        y: ArrayLike,
+        *,
+        outputs: int | None,
+        intercept: bool,
+        l2: float,
+        scale: float | None,
+        dtype: DTypeLike | None,
+    ) -> None:
+        name = type(self).__name__
+        if not isinstance(intercept, (bool, np.bool_)):
+            raise ValueError(
+                f"{name}: intercept must be True or False, got {intercept!r}; give one of the two."
+            )
+        self.intercept = bool(intercept)
+        self.l2 = positive(f"{name}: l2", l2, zero=True)
+        self._scale = scale
+        self._features = read_features(name, X, scale=scale, dtype=dtype)
+        self.scale = self._features.scale
+        self.dtype = self._features.dtype
+        self.size, columns = self._features.shape
+        self._outputs = outputs or 1
+        self.shape = (columns,) if outputs is None else (outputs, columns)
+        coefficients = self._outputs * columns
+        self.n = coefficients + (self._outputs if intercept else 0)
+        self.free = slice(coefficients, self.n) if intercept else None
+        self._targets = self._checked_targets(vector(name, y, self.size))
+        self._targets.setflags(write=False)
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "_sealed" in self.__dict__:
+            raise AttributeError(
+                f"{type(self).__name__}: {name} cannot be changed; make a new loss instead."
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size} samples, shape {self.shape}, {self.dtype})"
+
+    @abstractmethod
+    def _checked_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return a checked copy of a vector of targets in the form that the methods below want."""
+
+    @abstractmethod
+    def _costs(self, logits: Array, targets: NDArray[Any]) -> Array:
+        """Return the loss of every sample; may overwrite the logits."""
+
+    @abstractmethod
+    def _slopes(self, logits: Array, targets: NDArray[Any]) -> Array:
+        """Return the derivative of every sample's loss in its logits; may overwrite the logits."""
+
+    @abstractmethod
+    def _predictions(self, logits: Array) -> NDArray[Any]:
+        """Return what the model predicts from logits."""
+
+    @abstractmethod
+    def _score(self, predictions: NDArray[Any], y: NDArray[Any]) -> float:
+        """Return how well predictions match checked targets."""
+
+    def value(self, x: ArrayLike) -> float:
+        """Return the mean loss over all samples plus the l2 term, summed in float64."""
+        with np.errstate(all="ignore"):
+            W, b = self._split(self._parameters(x))
+            V = self._folded(W, self._features)
+            total = 0.0
+            for block, part in self._features.blocks(EVERY):
+                costs = self._costs(_logits(block, V, b), self._targets[part])
+                total += float(costs.sum(dtype=np.float64))
+            penalty = float(np.square(W, dtype=np.float64).sum()) if self.l2 else 0.0
+        return total / self.size + self.l2 / 2 * penalty
+
+    def gradient(self, x: ArrayLike, rows: Rows = None, out: Array | None = None) -> Array:
+        """Return the gradient of the mean over ``rows`` plus the l2 term; see `Loss.gradient`.
+
+        A slice reads the features in place; an array of row numbers copies those rows, a block
+        at a time.
+        """
+        index = self._index(rows)
+        count = len_of(index, self.size)
+        if count == 0:
+            raise ValueError(
+                f"{type(self).__name__}: rows must select at least one of the {self.size} "
+                f"samples, got {rows!r}; give a batch that is not empty."
+            )
+        with np.errstate(all="ignore"):
+            x = self._parameters(x)
+            grad = self._buffer(x, out)
+            W, b = self._split(x)
+            G, c = self._split(grad)
+            self._sum_slopes(index, W, b, G, c)
+            G *= self.scale / count
+            if c is not None:
+                c /= count
+            if self.l2:
+                G += self.dtype.type(self.l2) * W
+            if out is not None and out is not grad:
+                out[...] = grad
+        return grad if out is None else out
+
+    def _sum_slopes(
+        self, index: Index, W: Array, b: Array | None, G: Array, c: Array | None
+    ) -> None:
+        """Write into G and c the sums over the rows of slope ⊗ unscaled features and of slopes."""
+        V = self._folded(W, self._features)
+        first = True
+        for block, part in self._features.blocks(index):
+            R = self._slopes(_logits(block, V, b), self._targets[part])
+            if first and not is_sparse(block):
+                np.matmul(R, block, out=G)
+            else:
+                np.add(R @ block, 0 if first else G, out=G)
+            if c is not None:
+                np.add(R.sum(axis=1), 0 if first else c, out=c)
+            first = False
+
+    def smoothness(self) -> float:
+        r"""Return $L_f = c\,\lambda_{\max}(\Phi^\top\Phi/N) + l_2$, an upper bound.
+
+        An intercept counts as a feature that is always 1. The factor $c$ is ½ for softmax, ¼ for
+        logistic and 1 for least squares. The eigenvalue is computed once, by Lanczos, and raised
+        by one part in 1,000, which is more than the error of Lanczos.
+        """
+        return self.curvature * self._eigenvalue + self.l2
+
+    @cached_property
+    def _eigenvalue(self) -> float:
+        """The largest eigenvalue of ΦᵀΦ/N, computed when first asked for."""
+        return largest_eigenvalue(self._features, intercept=self.intercept)
+
+    def permuted(self, order: ArrayLike) -> Self:
+        """Return this loss with its samples in another order, so that batches can be slices.
+
+        Parameters
+        ----------
+        order : array of int
+            Every row number 0..size-1 once. Features and targets are copied in that order.
+        """
+        index = np.asarray(order)
+        fits = index.shape == (self.size,) and index.dtype.kind in "iu"
+        if not (fits and np.array_equal(np.sort(index), np.arange(self.size))):
+            raise ValueError(
+                f"{type(self).__name__}: order must hold every row 0..{self.size - 1} once, "
+                f"got {_brief(index)}; make it with rng.permutation({self.size})."
+            )
+        index = index.astype(np.intp)
+        other = copy.copy(self)
+        targets = self._targets[index]
+        targets.setflags(write=False)
+        other.__dict__.update(_features=self._features.permuted(index), _targets=targets)
+        return other
+
+    def unpack(self, x: ArrayLike) -> tuple[Array, Array | None]:
+        """Return the coefficients, of ``shape``, and the intercept (None if there is none).
+
+        Both are views on ``x`` if it has the dtype of the loss.
+        """
+        with np.errstate(all="ignore"):
+            W, b = self._split(self._parameters(x))
+        return W.reshape(self.shape), b
+
+    def predict(self, x: ArrayLike, X: Matrix) -> NDArray[Any]:
+        """Return the prediction for every row of ``X`` by the model with parameters ``x``.
+
+        ``X`` is read as the constructor reads it: with ``scale`` if that was given; otherwise
+        uint8 pixels are divided by 255 and other features are taken as they are.
+        """
+        return self._predict(x, self._other_features(X))
+
+    def accuracy(self, x: ArrayLike, X: Matrix | None = None, y: ArrayLike | None = None) -> float:
+        """Return the share of samples whose label is predicted; of the own data by default.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            The parameters.
+        X, y : arrays, optional
+            Other data, in the form that the constructor takes. Give both or neither.
+        """
+        if (X is None) != (y is None):
+            missing = "y" if y is None else "X"
+            raise ValueError(
+                f"{type(self).__name__}: accuracy needs X and y together, got no {missing}; "
+                "give both, or neither for the loss's own data."
+            )
+        if X is None or y is None:
+            return self._score(self._predict(x, self._features), self._targets)
+        data = self._other_features(X)
+        targets = self._checked_targets(vector(type(self).__name__, y, data.shape[0]))
+        return self._score(self._predict(x, data), targets)
+
+    def _other_features(self, X: Matrix) -> Features:
+        """Return features for predictions, checked against the shape of the model."""
+        name = type(self).__name__
+        data = read_features(name, X, scale=self._scale, dtype=self.dtype)
+        if data.shape[1] != self.shape[-1]:
+            raise ValueError(
+                f"{name}: X must have {self.shape[-1]} features like the data of the loss, "
+                f"got {data.shape[1]}; give one row per sample, in the same columns."
+            )
+        return data
+
+    def _predict(self, x: ArrayLike, data: Features) -> NDArray[Any]:
+        with np.errstate(all="ignore"):
+            W, b = self._split(self._parameters(x))
+            V = self._folded(W, data)
+            blocks = data.blocks(EVERY)
+            return np.concatenate([self._predictions(_logits(block, V, b)) for block, _ in blocks])
+
+    def _parameters(self, x: ArrayLike) -> Array:
+        """Return ``x`` as a contiguous vector in the dtype of the loss."""
+        array = np.asarray(x)
+        if array.shape != (self.n,) or array.dtype.kind not in "fiub":
+            raise ValueError(
+                f"{type(self).__name__}: x must be a flat vector of {self.n} real parameters, got "
+                f"shape {array.shape} of {array.dtype}; flatten it with x.ravel()."
+            )
+        return np.ascontiguousarray(array, self.dtype)
+
+    def _buffer(self, x: Array, out: Array | None) -> Array:
+        """Return ``out`` if the gradient can be summed up in it, or else a new vector."""
+        if out is None:
+            return np.empty(self.n, self.dtype)
+        if not isinstance(out, np.ndarray) or out.shape != (self.n,) or out.dtype.kind != "f":
+            raise ValueError(
+                f"{type(self).__name__}: out must be a float array of shape ({self.n},), got "
+                f"{_brief(out)}; make it with numpy.empty({self.n}, {str(self.dtype)!r})."
+            )
+        direct = out.dtype == self.dtype and out.flags.c_contiguous
+        return out if direct and not np.may_share_memory(x, out) else np.empty_like(x)
+
+    def _split(self, x: Array) -> tuple[Array, Array | None]:
+        """Return views on the coefficients, (outputs, features), and the intercept."""
+        coefficients = self._outputs * self.shape[-1]
+        W = x[:coefficients].reshape(self._outputs, -1)
+        return W, x[coefficients:] if self.intercept else None
+
+    def _folded(self, W: Array, data: Features) -> Array:
+        """Return the coefficients with the scale of the features folded in."""
+        return W if data.scale == 1 else self.dtype.type(data.scale) * W
+
+    def _index(self, rows: Rows) -> Index:
+        """Return rows as a slice or an array of row numbers."""
+        if rows is None:
+            return EVERY
+        if isinstance(rows, slice):
+            return rows
+        index = np.asarray(rows)
+        if index.ndim != 1 or (index.dtype.kind not in "iu" and index.size):
+            raise ValueError(
+                f"{type(self).__name__}: rows must be a slice or a vector of row numbers, got "
+                f"{_brief(rows)}; for a mask give numpy.flatnonzero(mask)."
+            )
+        if index.size and not (-self.size <= index.min() and index.max() < self.size):
+            raise ValueError(
+                f"{type(self).__name__}: rows must lie in 0..{self.size - 1}, got "
+                f"{index.min()} to {index.max()}; draw them from range({self.size})."
+            )
+        return index.astype(np.intp, copy=False)
+
+
+def vector(name: str, y: ArrayLike, size: int | None = None) -> NDArray[Any]:
+    """Return targets as an array of real numbers, one per sample if their number is given."""
+    try:
+        array = np.asarray(y)
+        if array.dtype.kind == "O":
+            array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        array = np.asarray("no numbers")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{name}: y must be a vector of real numbers, got {type(y).__name__} of "
+            f"{array.dtype}; turn names into numbers with numpy.unique(y, return_inverse=True)."
+        )
+    if size is not None and array.shape != (size,):
+        raise ValueError(
+            f"{name}: y must have one entry per row of X, shape ({size},), got shape "
+            f"{array.shape}; give as many targets as samples, in a flat vector."
+        )
+    return array
+
+
+def _logits(block: Matrix, V: Array, b: Array | None) -> Array:
+    """Return V φ + b for every row φ of the block, as (outputs, samples)."""
+    logits: Array = np.ascontiguousarray((block @ V.T).T)
+    if b is not None:
+        logits += b[:, None]
+    return logits
+
+
+def _brief(value: object) -> str:
+    """Describe an argument in a few words."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} of {value.dtype}"
+    return f"{type(value).__name__} {value!r}"[:80]

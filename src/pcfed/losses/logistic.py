@@ -1,0 +1,99 @@
+"""Logistic regression for two classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+from scipy.special import expit
+
+from pcfed.arrays import Array
+from pcfed.losses.features import Matrix
+from pcfed.losses.linear import LinearModel, vector
+
+
+class LogisticRegression(LinearModel):
+    r"""Logistic regression, the cross-entropy of a linear model of two classes.
+
+    $$f(w, b) = \frac1N \sum_j \log\big(1 + e^{-s_j (w^\top \varphi_j + b)}\big)
+    + \frac{l_2}{2} \|w\|^2, \qquad s_j = \pm 1, \quad \varphi_j = \text{scale} \cdot X_j$$
+
+    ``shape`` is (features,); the flat vector holds w, then b.
+
+    Parameters
+    ----------
+    X : array or scipy.sparse matrix, samples × features
+        Float, integer or uint8. Read in place where possible, so do not change it afterwards.
+    y : array of int or bool
+        Labels, 0 and 1 or −1 and +1. `predict` answers in −1 and +1 if y contains −1, and in
+        0 and 1 otherwise; `accuracy` takes either.
+    intercept, l2, scale, dtype
+        As in `SoftmaxRegression`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, empty, not finite or of the wrong shape.
+
+    Examples
+    --------
+    >>> loss = LogisticRegression([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+    >>> round(loss.value([0.0, 0.0]), 6)  # log 2
+    0.693147
+    >>> loss.gradient([0.0, 0.0])
+    array([ 0.25, -0.25])
+    """
+
+    curvature = 0.25
+    _lower: int
+
+    def __init__(
+        self,
+        X: Matrix,
+        y: ArrayLike,
+        *,
+        intercept: bool = False,
+        l2: float = 0.0,
+        scale: float | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        labels = vector("LogisticRegression", y)
+        self._lower = _lower(labels)
+        super().__init__(
+            X, labels, outputs=None, intercept=intercept, l2=l2, scale=scale, dtype=dtype
+        )
+
+    def _checked_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        lower = _lower(y)
+        valid = (y == lower) | (y == 1)
+        if not valid.all():
+            row = int(np.argmin(valid))
+            raise ValueError(
+                f"LogisticRegression: y must be {lower} or 1, got {y[row]} at row {row}; "
+                "code the two classes as 0 and 1 or as -1 and 1, "
+                "and use SoftmaxRegression for more."
+            )
+        return np.where(y == 1, 1, -1).astype(self.dtype)
+
+    def _costs(self, logits: Array, targets: NDArray[Any]) -> Array:
+        logits *= -targets
+        costs: Array = np.logaddexp(0, logits, out=logits)
+        return costs
+
+    def _slopes(self, logits: Array, targets: NDArray[Any]) -> Array:
+        logits *= -targets
+        expit(logits, out=logits)
+        logits *= -targets
+        return logits
+
+    def _predictions(self, logits: Array) -> NDArray[np.int64]:
+        return np.where(logits[0] > 0, 1, self._lower)
+
+    def _score(self, predictions: NDArray[Any], y: NDArray[Any]) -> float:
+        return float(np.mean((predictions == 1) == (y == 1)))
+
+
+def _lower(y: NDArray[Any]) -> int:
+    """Return the lower of the two labels that are in use."""
+    return -1 if (y == -1).any() else 0
