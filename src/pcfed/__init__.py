@@ -1,0 +1,22 @@
+"""Federated learning in which every agent keeps its own model inside its own private set."""
+
+from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold
+from pcfed.problem import Agent, Problem
+from pcfed.result import Record, Result
+from pcfed.simulate import Evaluation, run
+
+__all__ = [
+    "Agent",
+    "Evaluation",
+    "FedAvg",
+    "FedProx",
+    "Local",
+    "PCFedAvg",
+    "Power",
+    "Problem",
+    "Record",
+    "Result",
+    "Scaffold",
+    "run",
+]
+__version__ = "0.1.0"

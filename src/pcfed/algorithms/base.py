@@ -1,0 +1,165 @@
+"""What every method has in common.
+
+A method says four things, and the engines (the simulator, Flower) do the rest:
+
+1. what is broadcast: the vectors of the server's state;
+2. what an agent does with them, its data and its private state (``local``, ``commit``);
+3. what it sends, of which the server only ever sees the **sum** over agents;
+4. what the server does with the sums (``aggregate``).
+
+State is a bundle of named vectors: the server's, float64 of shape (n,), and one private bundle per
+agent, which never leaves it. An agent's private state changes only in ``commit``, once the server
+has counted its update, so a lost message can never make the two disagree.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from pcfed.algorithms.schedules import Schedule, check_schedule, value_at
+from pcfed.algorithms.work import Work
+from pcfed.arrays import Array, Float64Array
+from pcfed.problem import Problem
+
+Vectors = Mapping[str, Array]
+"""A bundle of named vectors."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What everybody knows of a round before it begins.
+
+    Attributes
+    ----------
+    index : int
+        Number of rounds before this one.
+    m : int
+        Size of the roster, whoever is present.
+    step, penalty : float
+        The step γ and the penalty ρ of this round.
+    longest : int
+        The largest number of local steps that an agent takes in it.
+    """
+
+    index: int
+    m: int
+    step: float
+    penalty: float
+    longest: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an agent has done in a round.
+
+    Attributes
+    ----------
+    sent : Vectors
+        The vectors that go to the server, where they are only ever summed.
+    pending : Vectors
+        What the agent itself needs to commit the round once it has been counted; stays with it.
+    """
+
+    sent: Vectors
+    pending: Vectors
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the server learns of a round.
+
+    Attributes
+    ----------
+    vectors : Vectors
+        The sums of the vectors that were sent.
+    counted : int
+        Number of agents in the sums.
+    steps : int
+        Number of local steps in the sums.
+    """
+
+    vectors: Vectors
+    counted: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    r"""A federated method.
+
+    Parameters
+    ----------
+    step : float or callable
+        The local step $\gamma > 0$, a number or a function of the round's index.
+    penalty : float or callable
+        The penalty $\rho \ge 0$ on the distance from the agent's set.
+    """
+
+    step: Schedule
+    penalty: Schedule
+
+    has_theory: ClassVar[bool] = False
+    """Whether ``step`` and ``penalty`` may be "theory"."""
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        check_schedule(f"{name}: step", self.step, zero=False, theory=self.has_theory)
+        check_schedule(f"{name}: penalty", self.penalty, zero=True, theory=self.has_theory)
+
+    def resolved(self, problem: Problem, *, rounds: int, longest: int) -> Self:
+        """Return the method with every parameter that depends on the problem worked out."""
+        return self
+
+    def round(self, index: int, *, m: int, longest: int) -> Round:
+        """Return the public facts of the round with this index."""
+        name = type(self).__name__
+        step = value_at(f"{name}: step", self.step, index, zero=False)
+        penalty = value_at(f"{name}: penalty", self.penalty, index, zero=True)
+        return Round(index, m, step, penalty, longest)
+
+    @abstractmethod
+    def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
+        """Return the server's state and the private state of all agents, stacked, one row each.
+
+        Parameters
+        ----------
+        models : Array
+            The models to begin with, one row an agent.
+        """
+
+    @abstractmethod
+    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+        """Return what an agent does in a round; changes nothing.
+
+        Parameters
+        ----------
+        work : Work
+            The agent's own data and set.
+        received : Vectors
+            The server's state, as it was broadcast.
+        private : Vectors
+            The agent's private state.
+        facts : Round
+            The public facts of the round.
+        """
+
+    @abstractmethod
+    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
+        """Return the server's new state; ``sums.counted`` is at least 1."""
+
+    @abstractmethod
+    def commit(
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+    ) -> Vectors:
+        """Return the agent's new private state, once its update has been counted."""
+
+    @abstractmethod
+    def model(self, server: Vectors, private: Vectors) -> Array:
+        """Return the agent's own model (or, of stacked private states, all models)."""
+
+    @abstractmethod
+    def average(self, server: Vectors) -> Array | None:
+        """Return the population average, or None where the server cannot know it."""

@@ -1,0 +1,123 @@
+r"""FedAvg on the penalised objective: one shared model for everybody.
+
+$$ \min_x \frac1m \sum_i \Big( f_i(x) + \frac\rho2 \operatorname{dist}(x, X_i)^2 \Big) $$
+
+``descend`` is the local loop of FedAvg, FedProx, SCAFFOLD and Local alike: they differ in where it
+starts and in a term that is added to the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
+from pcfed.algorithms.schedules import Schedule
+from pcfed.algorithms.work import Work
+from pcfed.arrays import Array, Float64Array
+
+
+def descend(
+    work: Work,
+    x: Array,
+    facts: Round,
+    *,
+    prox: float = 0.0,
+    correction: Array | None = None,
+) -> Array:
+    r"""Return what local steps on the penalised loss of one agent make of ``x``.
+
+    $$ y \leftarrow y - \gamma \big( \nabla f_i(y) + \rho (y - \Pi_{X_i}[y])
+       + \text{prox} \cdot (y - x) + \text{correction} \big) $$
+
+    Parameters
+    ----------
+    work : Work
+        The agent's data and set.
+    x : Array
+        Where to start; not changed.
+    facts : Round
+        The step γ and the penalty ρ.
+    prox : float
+        FedProx's μ, the pull back to ``x``.
+    correction : Array, optional
+        SCAFFOLD's difference of control variates.
+    """
+    y = x.copy()
+    g, p = np.empty_like(y), np.empty_like(y)
+    for _ in range(work.steps):
+        work.gradient(y, out=g)
+        if facts.penalty:
+            work.excess(y, out=p)
+            p *= facts.penalty
+            g += p
+        if prox:
+            np.subtract(y, x, out=p)
+            p *= prox
+            g += p
+        if correction is not None:
+            g += correction
+        g *= facts.step
+        y -= g
+    return y
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    r"""Federated averaging, with a penalty on each agent's distance from its own set.
+
+    There is one model; ``result.models`` repeats it. The average is over those who took part.
+
+    Parameters
+    ----------
+    step : float or callable
+        The local step $\gamma$.
+    penalty : float or callable
+        The penalty $\rho$; 0 is the method without constraints.
+
+    References
+    ----------
+    McMahan et al., "Communication-efficient learning of deep networks from decentralized data"
+    (2017), with the penalty of the paper's last section.
+
+    Examples
+    --------
+    >>> FedAvg(step=0.01)
+    FedAvg(step=0.01, penalty=0.0)
+    """
+
+    penalty: Schedule = 0.0
+
+    def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
+        """Begin at the mean of the models."""
+        return {"x": models.mean(axis=0)}, {}
+
+    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+        """Take local steps from the shared model and send the difference."""
+        x = received["x"].astype(work.dtype)
+        y = descend(work, x, facts, prox=self._prox)
+        return Update(sent={"delta": y - x}, pending={})
+
+    @property
+    def _prox(self) -> float:
+        """The pull back to the shared model; FedProx has one."""
+        return 0.0
+
+    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
+        """Add the mean difference of those who took part."""
+        return {"x": server["x"] + sums.vectors["delta"] / sums.counted}
+
+    def commit(
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+    ) -> Vectors:
+        """Nothing is private."""
+        return private
+
+    def model(self, server: Vectors, private: Vectors) -> Array:
+        """Return the shared model."""
+        return server["x"]
+
+    def average(self, server: Vectors) -> Array:
+        """Return the shared model."""
+        return server["x"]

@@ -1,0 +1,58 @@
+"""Local: every agent trains alone. What cooperation has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
+from pcfed.algorithms.fedavg import descend
+from pcfed.algorithms.schedules import Schedule
+from pcfed.algorithms.work import Work
+from pcfed.arrays import Array, Float64Array
+
+
+@dataclass(frozen=True)
+class Local(Algorithm):
+    r"""Every agent minimises $f_i(x) + \frac\rho2 \operatorname{dist}(x, X_i)^2$ alone.
+
+    Nothing is sent.
+
+    Parameters
+    ----------
+    step, penalty : float or callable
+        As in `FedAvg`.
+
+    Examples
+    --------
+    >>> Local(step=0.01, penalty=10.0)
+    Local(step=0.01, penalty=10.0)
+    """
+
+    penalty: Schedule = 0.0
+
+    def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
+        """Every agent begins at its own model."""
+        return {}, {"x": models.copy()}
+
+    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+        """Take local steps from the agent's own model."""
+        y = descend(work, private["x"].astype(work.dtype), facts)
+        return Update(sent={}, pending={"x": y})
+
+    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
+        """There is nothing to aggregate."""
+        return server
+
+    def commit(
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+    ) -> Vectors:
+        """Keep the new model."""
+        return {"x": pending["x"]}
+
+    def model(self, server: Vectors, private: Vectors) -> Array:
+        """Return the agent's own model."""
+        return private["x"]
+
+    def average(self, server: Vectors) -> None:
+        """Return None: nobody knows the average."""
+        return

@@ -1,0 +1,83 @@
+"""SCAFFOLD: FedAvg with control variates against the drift of local steps."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+
+from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
+from pcfed.algorithms.fedavg import descend
+from pcfed.algorithms.schedules import Schedule
+from pcfed.algorithms.work import Work
+from pcfed.arrays import Array, Float64Array, positive
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    r"""Stochastic controlled averaging on the penalised objective.
+
+    An agent corrects its gradients by $c - c_i$, and after the round sets
+    $c_i \leftarrow c_i - c + (x - y_i)/(H \gamma)$ (option II). The model is averaged over
+    those who took part, c over all m.
+
+    Parameters
+    ----------
+    step, penalty : float or callable
+        As in `FedAvg`.
+    server_step : float
+        The factor on the mean difference at the server.
+
+    References
+    ----------
+    Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning" (2020),
+    Algorithm 1.
+
+    Examples
+    --------
+    >>> Scaffold(step=0.01, server_step=1.0)
+    Scaffold(step=0.01, penalty=0.0, server_step=1.0)
+    """
+
+    penalty: Schedule = 0.0
+    _: KW_ONLY
+    server_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("Scaffold: server_step", self.server_step)
+
+    def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
+        """Begin at the mean of the models with no corrections."""
+        x = models.mean(axis=0)
+        return {"x": x, "c": np.zeros_like(x)}, {"c": np.zeros_like(models)}
+
+    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+        """Take corrected local steps; send the differences of the model and of c_i."""
+        x = received["x"].astype(work.dtype)
+        correction = (received["c"] - private["c"]).astype(work.dtype)
+        y = descend(work, x, facts, correction=correction)
+        delta = y - x
+        delta_c = -received["c"].astype(work.dtype) - delta / (work.steps * facts.step)
+        return Update(sent={"delta": delta, "delta_c": delta_c}, pending={"delta_c": delta_c})
+
+    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
+        """Add the mean difference of those who took part, and move c by the sum over m."""
+        return {
+            "x": server["x"] + self.server_step * sums.vectors["delta"] / sums.counted,
+            "c": server["c"] + sums.vectors["delta_c"] / facts.m,
+        }
+
+    def commit(
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+    ) -> Vectors:
+        """Move the agent's own control variate."""
+        return {"c": private["c"] + pending["delta_c"]}
+
+    def model(self, server: Vectors, private: Vectors) -> Array:
+        """Return the shared model."""
+        return server["x"]
+
+    def average(self, server: Vectors) -> Array:
+        """Return the shared model."""
+        return server["x"]

@@ -1,0 +1,149 @@
+"""Who takes part in a round, for how many local steps, and on which batches.
+
+A plan turns the arguments of a run into facts of each round, the same for every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pcfed.algorithms import Work
+from pcfed.arrays import count
+from pcfed.problem import Agent, Problem
+from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
+from pcfed.sets import Hint
+
+LocalSteps = int | Sequence[int] | Callable[[int], int | Sequence[int]]
+"""A number, one number per agent, or a function of the round's index that returns either."""
+
+Participation = float | int | Sequence[Collection[int]] | Callable[[int], Collection[int]]
+"""A fraction (float), a number (int), or who is absent: per round, or a function of its index."""
+
+
+class Plan:
+    """The rounds of one run: presence, local steps and batches, all settled by the arguments.
+
+    Parameters
+    ----------
+    problem : Problem
+        The agents.
+    local_steps : int, sequence or callable
+        A number, one per agent, or a function of the round's index that returns either.
+    batch : float or int
+        A fraction of the local data as a float in (0, 1], or a size as an int.
+    sampling : {"without_replacement", "with_replacement", "blocks"}
+        How batches are drawn; ``"blocks"`` shuffles a copy of the data once.
+    participation : float, int, sequence or callable
+        The share or the number of agents in every round, or who is absent in each.
+    seed : int
+        The seed of all random streams.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        local_steps: LocalSteps,
+        batch: float | int,
+        sampling: Sampling,
+        participation: Participation,
+        seed: int,
+    ) -> None:
+        self.seed = count("run: seed", seed, minimum=0)
+        self.m = problem.m
+        self._local_steps = local_steps
+        self._participation = participation
+        self._batches = [
+            Batches(agent.loss.size, batch_size(batch, agent.loss.size, agent=name), sampling)
+            for agent, name in zip(problem.agents, problem.names, strict=True)
+        ]
+        self._agents = [
+            self._shuffled(agent, i) if sampling == "blocks" else agent
+            for i, agent in enumerate(problem.agents)
+        ]
+        self._hints = [Hint() for _ in problem.agents]
+        self.steps(0)
+        self.present(0)
+
+    def steps(self, index: int) -> list[int]:
+        """Return the number of local steps of every agent in the round with this index."""
+        given = self._local_steps(index) if callable(self._local_steps) else self._local_steps
+        if isinstance(given, (int, np.integer)):
+            return [count("run: local_steps", given)] * self.m
+        if not isinstance(given, (Sequence, np.ndarray)) or len(given) != self.m:
+            raise ValueError(
+                f"run: local_steps must be a number or one number per agent, got {given!r} for "
+                f"{self.m} agents; give 20, or a list of {self.m} numbers."
+            )
+        return [count(f"run: local_steps[{i}]", steps) for i, steps in enumerate(given)]
+
+    def longest(self, rounds: range) -> int:
+        """Return the largest number of local steps in these rounds."""
+        if not callable(self._local_steps):
+            return max(self.steps(0))
+        return max(max(self.steps(index)) for index in rounds)
+
+    def present(self, index: int) -> list[int]:
+        """Return the positions of those who take part in the round with this index, in order."""
+        share = self._participation
+        if isinstance(share, (bool, str)):
+            raise ValueError(
+                f"run: participation must be a fraction, a number or who is absent, got {share!r}; "
+                "give 0.5 for half of the agents, or 2 for two of them."
+            )
+        if isinstance(share, (float, np.floating)):
+            if not 0 < share <= 1:
+                raise ValueError(
+                    f"run: participation must be a fraction in (0, 1] or a number of agents, got "
+                    f"{share!r}; give 0.5 for half of them."
+                )
+            return self._some(max(1, round(float(share) * self.m)), index)
+        if isinstance(share, (int, np.integer)):
+            number = count("run: participation", share)
+            if number > self.m:
+                raise ValueError(
+                    f"run: participation must be at most the number of agents, got {number} of "
+                    f"{self.m}; give a smaller number, or 1.0 for all."
+                )
+            return self._some(number, index)
+        absent = self._absent(index)
+        return [i for i in range(self.m) if i not in absent]
+
+    def work(self, i: int, index: int, steps: int) -> Work:
+        """Return what agent ``i`` brings to the round with this index."""
+        batches, hint = self._batches[i], self._hints[i]
+        return Work(self._agents[i], steps, batches, self.seed, i, index, hint)
+
+    def _absent(self, index: int) -> set[int]:
+        """Return who is absent in a round by the schedule; nobody is after the end of a list."""
+        given = self._participation
+        if callable(given):
+            absent: object = given(index)
+        elif isinstance(given, Sequence):
+            absent = given[index] if index < len(given) else ()
+        else:
+            absent = given
+        if not isinstance(absent, Collection) or not all(
+            isinstance(i, (int, np.integer)) and not isinstance(i, bool) and 0 <= i < self.m
+            for i in absent
+        ):
+            raise ValueError(
+                f"run: participation must say which of the agents 0..{self.m - 1} are absent in "
+                f"each round, got {absent!r} in round {index}; give a list such as [0, 2]."
+            )
+        return {int(i) for i in absent}
+
+    def _some(self, number: int, index: int) -> list[int]:
+        """Draw ``number`` of the agents."""
+        if number == self.m:
+            return list(range(self.m))
+        rng = stream(self.seed, Purpose.PARTICIPATION, index=index)
+        return sorted(rng.choice(self.m, number, replace=False).tolist())
+
+    def _shuffled(self, agent: Agent, i: int) -> Agent:
+        """Return the agent with its rows in a random order, so that blocks are slices."""
+        order = stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
+        return replace(agent, loss=agent.loss.permuted(order))

@@ -1,0 +1,218 @@
+r"""The problem: agents with private losses and private sets, coupled through their average.
+
+$$ \min_{x_i \in X_i} \; f(x_1..x_m)
+   = \frac1m \sum_i \Big( f_i(\bar x) + \frac{\sigma_i}{2} \|x_i - \bar x\|^2 \Big),
+   \qquad \bar x = \frac1m \sum_i x_i $$
+
+Here $f_i$ is ``Agent.loss``, $X_i$ is ``Agent.constraint``, $\sigma_i$ is
+``Agent.coupling``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pcfed.arrays import Array, Float64Array, floating, positive
+from pcfed.losses import Loss
+from pcfed.sets import Blocks, ConvexSet
+
+
+@dataclass(frozen=True, eq=False)
+class Agent:
+    r"""One participant: its data, its private constraint set and its pull towards the average.
+
+    Parameters
+    ----------
+    loss : Loss
+        The local loss $f_i$, evaluated at the population average.
+    constraint : ConvexSet
+        The private set $X_i$ in which the agent's own model must lie. The intercept of a
+        loss stays free: the set speaks of the coefficients only, unless ``constrain_intercept``.
+    coupling : float
+        $\sigma_i \ge 0$, the pull of the agent's model towards the average.
+    test : Loss, optional
+        The same kind of loss on held-out data; it is evaluated at the agent's own model.
+    name : str
+        How messages call the agent; by default its position in the roster.
+    constrain_intercept : bool
+        Whether the set speaks of the whole parameter vector, intercept included.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pcfed.losses import LeastSquares
+    >>> from pcfed.sets import L1Ball
+    >>> agent = Agent(LeastSquares(np.eye(3), np.ones(3)), L1Ball(1.5), coupling=0.1)
+    >>> agent.constraint
+    L1Ball(radius=1.5)
+    """
+
+    loss: Loss
+    constraint: ConvexSet
+    coupling: float
+    test: Loss | None = None
+    name: str = ""
+    constrain_intercept: bool = False
+
+    def __post_init__(self) -> None:
+        _expect("Agent: loss", self.loss, Loss)
+        _expect("Agent: constraint", self.constraint, ConvexSet)
+        if self.test is not None:
+            _expect("Agent: test", self.test, Loss)
+            if (self.test.n, self.test.shape) != (self.loss.n, self.loss.shape):
+                raise ValueError(
+                    f"Agent: test must have the shape of loss, got {self.test.shape} and "
+                    f"{self.loss.shape}; build both with the same features and classes."
+                )
+        coupling = positive("Agent: coupling", self.coupling, zero=True)
+        object.__setattr__(self, "coupling", coupling)
+        self.feasible_set.project(np.zeros(self.loss.n))  # refuses a set of another length
+
+    @cached_property
+    def feasible_set(self) -> ConvexSet:
+        """The set of all parameters: ``constraint``, with the intercept free unless told not to."""
+        free = self.loss.free
+        if free is None or self.constrain_intercept:
+            return self.constraint
+        return Blocks({(0, free.start): self.constraint})
+
+
+class Problem:
+    r"""Agents that train together, and the quantities of the joint problem.
+
+    Parameters
+    ----------
+    agents : iterable of Agent
+        The roster, in an order that stays: random streams belong to positions in it.
+
+    Attributes
+    ----------
+    agents : tuple of Agent
+    names : tuple of str
+        The agents' names; ``agent i`` for one without.
+    m, n : int
+        Number of agents, number of parameters.
+    shape : tuple of int
+        Shape of the coefficients in the parameter vector.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pcfed.losses import LeastSquares
+    >>> from pcfed.sets import L1Ball
+    >>> agents = [Agent(LeastSquares(np.eye(2), np.ones(2)), L1Ball(r), 0.1) for r in (1, 2)]
+    >>> problem = Problem(agents)
+    >>> problem.m, problem.n, problem.L_f
+    (2, 2, 0.5)
+    """
+
+    def __init__(self, agents: Iterable[Agent]) -> None:
+        roster = list(agents)
+        if not roster:
+            raise ValueError("Problem: agents must not be empty, got none; add an Agent.")
+        for i, agent in enumerate(roster):
+            _expect(f"Problem: agents[{i}]", agent, Agent)
+        first = roster[0].loss
+        for i, agent in enumerate(roster):
+            if (agent.loss.n, agent.loss.shape) != (first.n, first.shape):
+                raise ValueError(
+                    f"Problem: agent {i} has {agent.loss.n} parameters of shape "
+                    f"{agent.loss.shape} but agent 0 has {first.n} of shape {first.shape}; "
+                    "all losses must share one parameter shape."
+                )
+        self.agents = tuple(roster)
+        self.names = tuple(agent.name or f"agent {i}" for i, agent in enumerate(roster))
+        name, times = Counter(self.names).most_common(1)[0]
+        if times > 1:
+            raise ValueError(
+                f"Problem: agent names must differ, got {name!r} {times} times; "
+                "rename one, or leave names out."
+            )
+        self.m = len(self.agents)
+        self.n = first.n
+        self.shape = first.shape
+
+    def __repr__(self) -> str:
+        return f"Problem({self.m} agents, {self.n} parameters)"
+
+    @cached_property
+    def L_f(self) -> float:
+        r"""The smoothness $L_f$ of the local losses: the largest over the agents."""
+        return max(agent.loss.smoothness() for agent in self.agents)
+
+    @property
+    def sigma(self) -> float:
+        r"""The largest coupling $\sigma = \max_i \sigma_i$."""
+        return max(agent.coupling for agent in self.agents)
+
+    def L_G(self, penalty: float) -> float:
+        r"""Return the smoothness of the penalised objective of one agent.
+
+        $$ L_G = \frac{L_f + \sigma (m - 1)}{m} + \rho $$
+
+        Parameters
+        ----------
+        penalty : float
+            $\rho \ge 0$.
+        """
+        rho = positive("Problem.L_G: penalty", penalty, zero=True)
+        return (self.L_f + self.sigma * (self.m - 1)) / self.m + rho
+
+    def largest_step(self, penalty: float, local_steps: int) -> float:
+        r"""Return the largest step that the paper's theorem admits.
+
+        $$ \gamma = \min\{1/(6 L_G),\; 1/(5 L_G (H - 1))\} $$
+
+        Parameters
+        ----------
+        penalty : float
+            $\rho$, the largest of the run if it changes.
+        local_steps : int
+            $H$, the largest number of local steps of a round.
+        """
+        return 1 / (self.L_G(penalty) * max(6, 5 * (local_steps - 1)))
+
+    def loss(self, x: Array) -> float:
+        r"""Return the average loss $\frac1m \sum_i f_i(x)$ of one model."""
+        return sum(agent.loss.value(x) for agent in self.agents) / self.m
+
+    def objective(self, models: Array) -> float:
+        r"""Return $f(x_1..x_m)$ of the models, one row an agent."""
+        x = self.as_models("Problem.objective: models", models)
+        mean = x.mean(axis=0)
+        pull = sum(
+            agent.coupling / 2 * float(np.sum((x_i - mean) ** 2))
+            for agent, x_i in zip(self.agents, x, strict=True)
+        )
+        return self.loss(mean) + pull / self.m
+
+    def infeasibility(self, models: Array) -> Float64Array:
+        r"""Return the distance of every model to its own set, $\|x_i - \Pi_{X_i}[x_i]\|$."""
+        x = self.as_models("Problem.infeasibility: models", models)
+        return np.array(
+            [agent.feasible_set.distance(x_i) for agent, x_i in zip(self.agents, x, strict=True)]
+        )
+
+    def as_models(self, where: str, models: Array) -> Float64Array:
+        """Return ``models`` as an (m, n) float64 array; one vector is repeated for every agent."""
+        x = floating(where, models).astype(np.float64, copy=False)
+        if x.shape not in ((self.n,), (self.m, self.n)):
+            raise ValueError(
+                f"{where} must have shape ({self.n},) or ({self.m}, {self.n}), got {x.shape}; "
+                "give one vector, or one row an agent."
+            )
+        return np.broadcast_to(x, (self.m, self.n))
+
+
+def _expect(where: str, value: object, kind: type) -> None:
+    """Raise if ``value`` is not of the ``kind`` that the field needs."""
+    if not isinstance(value, kind):
+        raise ValueError(
+            f"{where} must be a {kind.__name__}, got {type(value).__name__}; "
+            f"see pcfed.{kind.__module__.split('.')[1]} for those there are."
+        )

@@ -1,0 +1,88 @@
+r"""The paper's Algorithm 1 as it stands: every agent holds m blocks and sends all of them.
+
+Slow and plain, m²·n numbers in memory. It is the oracle that the compact form is tested against,
+and the place to see what the printed line 8 does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from pcfed.algorithms import PCFedAvg, Work
+from pcfed.arrays import Array, Float64Array
+from pcfed.plan import LocalSteps, Participation, Plan
+from pcfed.problem import Problem
+from pcfed.sampling import Sampling
+
+Rule = Literal["gradient", "printed"]
+
+
+def reference(
+    problem: Problem,
+    algorithm: PCFedAvg,
+    *,
+    rounds: int,
+    local_steps: LocalSteps = 1,
+    batch: float | int = 1.0,
+    sampling: Sampling = "without_replacement",
+    participation: Participation = 1.0,
+    x0: Array | None = None,
+    seed: int = 0,
+    rule: Rule = "gradient",
+) -> Float64Array:
+    r"""Run Algorithm 1 with m explicit blocks; same arguments and streams as `pcfed.run`.
+
+    Parameters
+    ----------
+    problem, algorithm, rounds, local_steps, batch, sampling, participation, x0, seed
+        As in `pcfed.run`.
+    rule : {"gradient", "printed"}
+        The update of a block $j \ne i$: ``"gradient"`` takes
+        $-\frac{\sigma_i}{m}(x^{(i)} - \bar x_i)$, the gradient that the analysis (CR) uses;
+        ``"printed"`` takes $-\frac{\sigma_i}{m}(x^{(j)} - \bar x_i)$, as line 8 is printed.
+
+    Returns
+    -------
+    Array
+        The server's blocks before the first and after every round: (rounds + 1, m, n).
+    """
+    if rule not in get_args(Rule):
+        raise ValueError(f"reference: rule must be gradient or printed, got {rule!r}; choose one.")
+    plan = Plan(
+        problem,
+        local_steps=local_steps,
+        batch=batch,
+        sampling=sampling,
+        participation=participation,
+        seed=seed,
+    )
+    algorithm = algorithm.resolved(problem, rounds=rounds, longest=plan.longest(range(rounds)))
+    start = np.zeros(problem.n) if x0 is None else x0
+    blocks = problem.as_models("reference: x0", start).copy()
+    trajectory = [blocks]
+    for r in range(rounds):
+        steps, present = plan.steps(r), plan.present(r)
+        facts = algorithm.round(r, m=problem.m, longest=max(steps))
+        held = np.repeat(blocks[None], problem.m, axis=0)  # line 3; an absent agent stays here
+        for i in present:
+            work = plan.work(i, r, steps[i])
+            for _ in range(work.steps):
+                held[i] -= facts.step * _direction(work, i, held[i], facts.penalty, rule)
+        blocks = held.mean(axis=0)  # line 10
+        trajectory.append(blocks)
+    return np.stack(trajectory)
+
+
+def _direction(work: Work, i: int, x: Float64Array, rho: float, rule: Rule) -> Float64Array:
+    """Return what line 8 subtracts, over the step, from the m blocks x of agent i."""
+    m = len(x)
+    mean = x.mean(axis=0)
+    g = work.gradient(mean.astype(work.dtype), out=np.empty(x.shape[1], work.dtype))
+    p = rho * work.excess(x[i].copy(), out=np.empty(x.shape[1]))
+    s = work.coupling * (x[i] - mean)
+    others = work.coupling * (x - mean) if rule == "printed" else s
+    direction: Float64Array = np.repeat(g[None] / m, m, axis=0) - others / m
+    direction[i] = g / m + p + s * (m - 1) / m
+    return direction

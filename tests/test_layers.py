@@ -1,0 +1,60 @@
+"""A module imports only from those above it, and the core needs only NumPy, SciPy and quadprog."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pcfed
+
+ROOT = Path(pcfed.__file__).parent
+LAYERS = [
+    "arrays",
+    "sets",
+    "losses",
+    "problem",
+    "sampling",
+    "algorithms",
+    "plan",
+    "result",
+    "progress",
+    "engine",
+    "simulate",
+    "reference",
+    "data",
+    "experiments",
+    "report",
+    "cli",
+    "__main__",
+]
+
+
+def imports(path: Path) -> set[str]:
+    """The layers that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pcfed"):
+            parts = (node.module or "").split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+    return found
+
+
+def test_every_module_is_in_a_layer_and_imports_from_above():
+    for path in ROOT.rglob("*.py"):
+        layer = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        if layer == "__init__":
+            continue
+        allowed = set(LAYERS[: LAYERS.index(layer) + 1])
+        assert imports(path) <= allowed, path
+
+
+def test_the_core_imports_nothing_heavy():
+    code = (
+        "import sys, pcfed, pcfed.reference; "
+        "print(*{name.split('.')[0] for name in sys.modules} & "
+        "{'torch', 'flwr', 'matplotlib', 'pandas', 'sklearn', 'cvxpy', 'numba'})"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == ""
