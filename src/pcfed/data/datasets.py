@@ -1,0 +1,350 @@
+"""Data sets of images: MNIST, CIFAR-10, and the small digits of scikit-learn.
+
+Features are the pixels as bytes, one image a row; ``scale`` brings them to [0, 1].
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcfed.arrays import positive
+from pcfed.data import catalog
+from pcfed.data.catalog import Originals
+from pcfed.data.files import DataError, optional
+from pcfed.data.sources import Progress
+from pcfed.data.store import Contents, cache_directory, obtain, search, user_directory
+
+Bytes = NDArray[np.uint8]
+PathLike = str | os.PathLike[str]
+
+DIGITS = tuple("0123456789")
+OBJECTS = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images with labels, split into a training and a test part, as read-only arrays of uint8.
+
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    train_images, test_images : array of uint8, images × pixels
+        One image a row, in the order of ``image_shape``.
+    train_labels, test_labels : array of uint8
+        One label in 0..classes-1 for each image.
+    image_shape : tuple of int
+        The shape of a picture: rows, columns and, if there are colours, red, green and blue last.
+    class_names : tuple of str
+        What the labels stand for.
+    scale : float
+        The factor that brings pixels to [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If arrays do not fit each other, ``image_shape`` or ``class_names``.
+    """
+
+    name: str
+    train_images: Bytes
+    train_labels: Bytes
+    test_images: Bytes
+    test_labels: Bytes
+    image_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    scale: float
+
+    def __post_init__(self) -> None:
+        positive("Dataset: scale", self.scale)
+        pixels = int(np.prod(self.image_shape))
+        for part in ("train", "test"):
+            images, labels = (_locked(self, f"{part}_{what}") for what in ("images", "labels"))
+            if images.ndim != 2 or images.shape[1] != pixels:
+                raise ValueError(
+                    f"Dataset: {part}_images must be images × {pixels} for image_shape "
+                    f"{self.image_shape}, got shape {images.shape}; flatten every image to a row."
+                )
+            if labels.shape != images.shape[:1]:
+                raise ValueError(
+                    f"Dataset: {part}_labels must be one per image, {len(images)} of them, "
+                    f"got shape {labels.shape}; give one label for each row."
+                )
+            if labels.size and labels.max() >= self.classes:
+                raise ValueError(
+                    f"Dataset: {part}_labels must be in 0..{self.classes - 1}, "
+                    f"got {labels.max()}; name every class in class_names."
+                )
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
+
+    def image(self, index: int, *, part: Literal["train", "test"] = "train") -> Bytes:
+        """Return one image in its ``image_shape``."""
+        images = self.train_images if part == "train" else self.test_images
+        image: Bytes = images[index]
+        return image.reshape(self.image_shape)
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.train_images)} + {len(self.test_images)} images"
+        return f"Dataset({self.name!r}, {sizes}, shape {self.image_shape}, {self.classes} classes)"
+
+
+def _locked(dataset: Dataset, field: str) -> Bytes:
+    """Make a field C-contiguous and read-only; an array that someone could change is copied."""
+    array: Bytes = getattr(dataset, field)
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+        kind = getattr(array, "dtype", type(array).__name__)
+        raise ValueError(f"Dataset: {field} must be an array of uint8, got {kind}; convert it.")
+    array = np.array(array, order="C", copy=True if array.flags.writeable else None)
+    array.setflags(write=False)
+    object.__setattr__(dataset, field, array)
+    return array
+
+
+def digits() -> Dataset:
+    """Return scikit-learn's 1,797 handwritten digits of 8 × 8 pixels, which need no download.
+
+    Pixels are 0..16. Every fifth image of each class is in the test part, so the split is always
+    the same and has all classes in equal shares.
+
+    Examples
+    --------
+    >>> digits()
+    Dataset('digits', 1442 + 355 images, shape (8, 8), 10 classes)
+    """
+    bunch = optional("sklearn.datasets").load_digits()
+    images, labels = bunch.data.astype(np.uint8), bunch.target.astype(np.uint8)
+    test = np.zeros(len(labels), dtype=bool)
+    for label in range(10):
+        test[np.flatnonzero(labels == label)[4::5]] = True
+    parts = images[~test], labels[~test], images[test], labels[test]
+    return Dataset("digits", *parts, image_shape=(8, 8), class_names=DIGITS, scale=1 / 16)
+
+
+def mnist(
+    *,
+    data_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return MNIST: 60,000 + 10,000 grey images of 28 × 28 pixels, 0 is black paper.
+
+    Parameters
+    ----------
+    data_dir : path, optional
+        A directory of yours with the files, by default what ``PCFED_DATA`` names. Files that are
+        not there come from the cache, or are fetched and kept in it.
+    cache_dir : path, optional
+        The cache, by default that of the operating system for you and pcfed.
+    progress : callable, optional
+        Called while fetching with what is fetched, the bytes so far and those expected; by default
+        there is a line on the terminal.
+
+    Raises
+    ------
+    DataError
+        If the files can't be had; the message says which files to put where.
+
+    References
+    ----------
+    LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition, 1998.
+    """
+    return load("mnist", data_dir=data_dir, cache_dir=cache_dir, progress=progress)
+
+
+def cifar10(
+    *,
+    data_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return CIFAR-10: 50,000 + 10,000 colour images of 32 × 32 pixels.
+
+    The 3,072 features of an image are in the order of a picture: row, column, colour. (The original
+    files have the colours first; ``image(i).transpose(2, 0, 1)`` is that order.)
+
+    Parameters
+    ----------
+    data_dir, cache_dir, progress
+        As in :func:`mnist`.
+
+    Raises
+    ------
+    DataError
+        If the files can't be had; the message says which files to put where.
+
+    References
+    ----------
+    Krizhevsky: Learning multiple layers of features from tiny images, 2009.
+    """
+    return load("cifar10", data_dir=data_dir, cache_dir=cache_dir, progress=progress)
+
+
+def load(
+    name: str,
+    *,
+    data_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return the data set of that name, one of :func:`available`; see :func:`mnist`."""
+    originals = _originals("load", name)
+    if originals is None:
+        return digits()
+    _, contents = obtain(originals, data_dir=data_dir, cache_dir=cache_dir, progress=progress)
+    return _PARSERS[name](contents)
+
+
+def fetch(
+    name: str,
+    *,
+    data_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    progress: Progress | None = None,
+) -> Path | None:
+    """Make sure that the verified files of a data set are here, and return their folder.
+
+    What is in ``data_dir`` is used, not changed; what is fetched goes to the cache. The result is
+    None for ``"digits"``, which comes with scikit-learn. See :func:`mnist` for the arguments.
+    """
+    originals = _originals("fetch", name)
+    if originals is None:
+        return None
+    return obtain(originals, data_dir=data_dir, cache_dir=cache_dir, progress=progress)[0]
+
+
+def available() -> tuple[str, ...]:
+    """Return the names of the data sets.
+
+    Examples
+    --------
+    >>> available()
+    ('digits', 'mnist', 'cifar10')
+    """
+    return ("digits", "mnist", "cifar10")
+
+
+@dataclass(frozen=True)
+class Status:
+    """What there is of a data set on this machine.
+
+    Parameters
+    ----------
+    name : str
+        The data set.
+    ready : bool
+        Whether it can be loaded without fetching anything.
+    folder : Path or None
+        Where its files are, or would be put; None for ``"digits"``.
+    missing, damaged : tuple of str
+        The files that have to be fetched, and the paths of those with a wrong checksum.
+    size : int
+        The bytes that are there.
+    """
+
+    name: str
+    ready: bool
+    folder: Path | None
+    missing: tuple[str, ...]
+    damaged: tuple[str, ...]
+    size: int
+
+
+def status(
+    name: str, *, data_dir: PathLike | None = None, cache_dir: PathLike | None = None
+) -> Status:
+    """Look what there is of a data set, with all checksums, and fetch nothing.
+
+    Examples
+    --------
+    >>> status("digits").ready
+    True
+    """
+    originals = _originals("status", name)
+    if originals is None:
+        return Status(name, True, None, (), (), 0)
+    user = user_directory(name, data_dir)
+    folder, found = user, None
+    if user is not None:
+        found = search(originals, user)
+    if found is None or (found.missing(originals) and not found.damaged):
+        folder = cache_directory(cache_dir) / name
+        found = search(originals, folder)
+    missing = tuple(file.name for file in found.missing(originals))
+    size = sum(len(content) for content in found.contents.values())
+    return Status(name, not missing, folder, missing, tuple(found.damaged), size)
+
+
+def path(
+    name: str | None = None,
+    *,
+    data_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+) -> Path | None:
+    """Return the folder of a data set, whether it is there yet or not; without a name, the cache.
+
+    The result is None for ``"digits"``, which comes with scikit-learn.
+    """
+    if name is None:
+        return cache_directory(cache_dir)
+    return status(name, data_dir=data_dir, cache_dir=cache_dir).folder
+
+
+def _originals(where: str, name: str) -> Originals | None:
+    """Return the files of a data set, or None for the one that has none."""
+    if name not in available():
+        raise ValueError(f"{where}: name must be one of {', '.join(available())}, got {name!r}.")
+    return {"mnist": catalog.MNIST, "cifar10": catalog.CIFAR10}.get(name)
+
+
+def _mnist(contents: Contents) -> Dataset:
+    parts = {
+        f"{part}_{what}": _idx(contents[f"{file}-{what}-idx{ndim}-ubyte.gz"], ndim)
+        for part, file in (("train", "train"), ("test", "t10k"))
+        for what, ndim in (("images", 3), ("labels", 1))
+    }
+    shape = (28, 28)
+    return Dataset("mnist", **parts, image_shape=shape, class_names=DIGITS, scale=1 / 255)
+
+
+def _idx(content: bytes, ndim: int) -> Bytes:
+    """Return the bytes of an IDX file, packed or not, with all dimensions but the first flat."""
+    plain = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    shape = tuple(np.frombuffer(plain, ">i4", ndim, 4).tolist())
+    if plain[:4] != bytes([0, 0, 8, ndim]):
+        raise DataError(f"mnist: an IDX file must have {ndim} dimensions of bytes; fetch it again.")
+    array = np.frombuffer(plain, np.uint8, offset=4 + 4 * ndim)
+    return array.reshape(shape[0], -1) if ndim > 1 else array.reshape(shape)
+
+
+def _cifar10(contents: Contents) -> Dataset:
+    batches = [contents[f"data_batch_{number}.bin"] for number in range(1, 6)]
+    train, test = _cifar_images(batches), _cifar_images([contents["test_batch.bin"]])
+    shape = (32, 32, 3)
+    return Dataset("cifar10", *train, *test, image_shape=shape, class_names=OBJECTS, scale=1 / 255)
+
+
+def _cifar_images(batches: list[bytes]) -> tuple[Bytes, Bytes]:
+    """Return images (row, column, colour) and labels of records (label, colour, row, column)."""
+    records = np.frombuffer(b"".join(batches), np.uint8).reshape(-1, 1 + 3 * 1024)
+    colours = [records[:, 1 + 1024 * colour :][:, :1024] for colour in range(3)]
+    images = np.stack(colours, axis=2).reshape(-1, 3 * 1024)
+    images.setflags(write=False)
+    return images, records[:, 0]
+
+
+_PARSERS: dict[str, Callable[[Contents], Dataset]] = {"mnist": _mnist, "cifar10": _cifar10}
