@@ -26,8 +26,8 @@ lint: $(READY)  ## Check style and formatting
 types: $(READY)  ## Check types
 	$(BIN)/mypy
 
-reproduce: $(READY)  ## Set up, then train four agents with four budgets
-	$(BIN)/python examples/four_budgets.py
+reproduce: $(READY)  ## Set up, then run the paper's experiments: figures, tables, report
+	$(BIN)/pcfed reproduce
 
 clean:  ## Remove the environment and what the tools leave behind
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results

@@ -1,0 +1,21 @@
+"""The entry of the command line, which needs more packages than the core."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say which extra is missing."""
+    try:
+        from pcfed.cli import main as run
+    except ModuleNotFoundError as missing:
+        sys.exit(
+            f"pcfed: the command line needs the package {missing.name!r}, which is not installed; "
+            "run pip install 'pcfed[experiments]'."
+        )
+    run()
+
+
+if __name__ == "__main__":
+    main()

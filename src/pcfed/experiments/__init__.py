@@ -1,0 +1,1 @@
+"""The experiments of the paper, and ours: presets, runner, figures."""

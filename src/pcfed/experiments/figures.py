@@ -1,0 +1,149 @@
+"""The paper's figures and ours, as PNG and PDF that could go into a paper, with CSV beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pcfed.experiments.claims import PC, budgets
+from pcfed.experiments.summary import Comparison, write_csv
+from pcfed.result import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+
+
+DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
+"""Lines that lie on each other can still be told apart."""
+
+
+def write_figures(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
+    """Write every figure of the finished settings and their data.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+        The finished settings.
+    out : Path
+        Directory to write to.
+
+    Returns
+    -------
+    list of Path
+        The PNG files.
+    """
+    from matplotlib import pyplot
+
+    written = []
+    out.mkdir(parents=True, exist_ok=True)
+    for each in comparisons:
+        write_csv(each, out / f"{each.slug}.csv")
+    pyplot.switch_backend("agg")
+    style = files("pcfed.experiments").joinpath("figures.mplstyle")
+    with as_file(style) as path, pyplot.style.context(path):
+        for name, figure in _figures(comparisons):
+            for kind in ("png", "pdf"):
+                figure.savefig(out / f"{name}.{kind}")
+            pyplot.close(figure)
+            written.append(out / f"{name}.png")
+    return written
+
+
+def _figures(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, Figure]]:
+    """Yield the name and the figure of everything there is to show."""
+    for each in comparisons:
+        if each.preset.name == "local-steps":
+            yield f"{each.slug}-loss", loss(each)
+            continue
+        yield f"{each.slug}-infeasibility", infeasibility(each)
+        yield f"{each.slug}-loss", loss(each)
+        if each.preset.name == "binding":
+            yield f"{each.slug}-norms", norms(each)
+
+
+def infeasibility(comparison: Comparison) -> Figure:
+    """Draw the infeasibility of each agent across methods, one panel an agent."""
+    from matplotlib import pyplot
+
+    limits = budgets(comparison)
+    agents = range(len(limits))
+    figure, axes = pyplot.subplots(
+        1, len(agents), figsize=(2.1 * len(agents), 2.4), sharey=True, squeeze=False
+    )
+    for i, panel in zip(agents, axes[0], strict=True):
+        _lines(panel, comparison, partial(_infeasibility_of, i))
+        panel.set_title(f"agent {i + 1}, ‖W‖₁ ≤ {limits[i]:g}")
+        panel.set_xlabel("round")
+    axes[0][0].set_ylabel("distance to the own set")
+    _legend(figure, axes[0][0])
+    figure.suptitle(f"Infeasibility: {comparison.title}")
+    return figure
+
+
+def loss(comparison: Comparison) -> Figure:
+    """Draw the average loss at the population average over rounds."""
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(4.2, 3.0))
+    _lines(panel, comparison, lambda record: record.loss)
+    panel.set_xlabel("round")
+    panel.set_ylabel("global loss")
+    panel.set_title(comparison.title)
+    _legend(figure, panel)
+    return figure
+
+
+def norms(comparison: Comparison) -> Figure:
+    """Draw the l1 norm of every agent's model beside its budget."""
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(5.2, 3.0))
+    limits = budgets(comparison)
+    positions = np.arange(len(limits))
+    width = 0.8 / len(comparison.results)
+    for k, name in enumerate(comparison.results):
+        at = positions + (k - (len(comparison.results) - 1) / 2) * width
+        panel.bar(at, comparison.norms(name), width, color=COLORS[k % len(COLORS)], label=name)
+    for position, limit in zip(positions, limits, strict=True):
+        label = "budget" if position == 0 else "_nolegend_"
+        panel.hlines(limit, position - 0.45, position + 0.45, color="black", label=label)
+    panel.set_yscale("log")
+    panel.set_xticks(positions, [f"agent {i + 1}" for i in positions])
+    panel.set_ylabel("‖W‖₁ of the agent's model")
+    panel.set_title(comparison.title)
+    panel.grid(visible=False, axis="x")
+    panel.set_yticks(sorted(set(limits)), [f"{limit:g}" for limit in sorted(set(limits))])
+    panel.yaxis.set_minor_formatter("")
+    _legend(figure, panel)
+    return figure
+
+
+def _legend(figure: Figure, panel: Axes) -> None:
+    """Put one legend below the panels, in the order of the preset."""
+    handles, labels = panel.get_legend_handles_labels()
+    if panel.lines:  # they were drawn from last to first
+        handles, labels = handles[::-1], labels[::-1]
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
+
+
+def _infeasibility_of(agent: int, record: Record) -> float:
+    return float(record.infeasibility[agent])
+
+
+def _lines(panel: Axes, comparison: Comparison, quantity: Callable[[Record], float]) -> None:
+    """Draw a quantity of every method with its spread over seeds; ours is on top, and thick."""
+    for k, name in reversed(list(enumerate(comparison.results))):
+        curve = comparison.curve(name, quantity)
+        color = COLORS[k % len(COLORS)]
+        width, dash = (2.0, "-") if name == PC else (1.2, DASHES[k % len(DASHES)])
+        panel.plot(curve.rounds, curve.mean, color=color, lw=width, ls=dash, label=name)
+        panel.fill_between(curve.rounds, curve.low, curve.high, color=color, alpha=0.2, lw=0)

@@ -1,0 +1,69 @@
+"""Tiny experiments on the digits data, their report, and a browser to look at it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from pcfed.experiments.presets import Preset, load_preset
+from pcfed.experiments.runner import jobs, results, run_jobs
+from pcfed.experiments.summary import Comparison, comparisons
+from pcfed.report import write_report
+
+HOSTILE = '<img src=x onerror="window.hacked=1"></script>&amp;'
+"""A name that would break a page that does not escape."""
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
+
+
+def tiny(experiment: str, **changes: Any) -> Preset:
+    """Return the first setting of a preset in tiny, with some fields changed."""
+    preset = load_preset(experiment)
+    first = replace(preset.settings[0], data="digits", samples=None, rounds=3)
+    return replace(preset, settings=(replace(first, **changes),))
+
+
+def run_all(presets: list[Preset], out: Path) -> list[Comparison]:
+    todo = jobs(presets, 2)
+    run_jobs(todo, out)
+    return comparisons(presets, results(todo, out))
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Comparison]:
+    """One comparison in which nothing binds, local steps, and one whose budgets bind."""
+    budgets = ("l1(0.5)", "l1(1)", "l1(2)", "l1(100)")
+    binding = tiny("binding", constraints=budgets, name=HOSTILE)
+    methods = binding.settings[0].methods
+    renamed = (*methods[:-1], replace(methods[-1], name=HOSTILE))
+    binding = replace(binding, settings=(replace(binding.settings[0], methods=renamed),))
+    presets = [tiny("mnist"), tiny("local-steps"), binding]
+    return run_all(presets, tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="session")
+def report(finished: list[Comparison], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "new" / "report.html"
+    write_report(finished, path, facts={"version": "1.2.3", HOSTILE: HOSTILE})
+    return path
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine")
+    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    options += ["--disable-component-update", "--disable-sync", "--no-first-run"]
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield running
+        running.close()

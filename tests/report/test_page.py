@@ -1,0 +1,120 @@
+"""The file: complete, self-contained and escaped."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+from pcfed.data import digits
+from pcfed.experiments.claims import claims
+from pcfed.experiments.summary import Comparison
+from pcfed.report import write_report
+from pcfed.report.charts import charts
+from pcfed.report.measures import measure
+from pcfed.report.optional import optional
+from tests.report.conftest import HOSTILE
+
+
+class Page(HTMLParser):
+    """What is in a page: words by row, attributes that load something, styles, tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[str] = []
+        self.words: list[str] = []
+        self.loads: list[str] = []
+        self.styles: list[str] = []
+        self.tags: list[str] = []
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.inside = tag
+        if tag == "tr":
+            self.rows.append("")
+        for name, value in attrs:
+            if name in {"src", "href", "srcset", "action", "data", "poster", "xlink:href"}:
+                self.loads.append(value or "")
+            if name == "style":
+                self.styles.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+        if tag == "tr":
+            self.rows.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "style":
+            self.styles.append(data)
+        elif self.inside != "script":
+            self.words.append(data)
+            if self.rows:
+                self.rows[-1] += data
+
+
+@pytest.fixture(scope="session")
+def page(report: Path) -> Page:
+    return Page(report.read_text("utf-8"))
+
+
+def test_every_claim_is_there_with_what_was_measured_and_the_verdict(
+    page: Page, finished: list[Comparison]
+):
+    found = claims(finished)
+    assert {claim.verdict for claim in found} == {"holds", "holds, but", "does not hold"}
+    for claim in found:
+        rows = [row for row in page.rows if claim.where in row and claim.measured in row]
+        assert any(row.rstrip().endswith(f" {claim.verdict}") for row in rows)
+        heading = claim.claim[0].upper() + claim.claim[1:]
+        assert any(heading in row for row in page.rows)
+
+
+def test_nothing_is_loaded_from_elsewhere(page: Page):
+    assert page.loads
+    for load in page.loads:
+        assert load.startswith(("#", "data:")), load
+    for style in page.styles:
+        assert "@import" not in style
+        assert not re.search(r"url\((?!['\"]?data:)", style)
+
+
+def test_links_of_the_contents_lead_somewhere(page: Page, report: Path):
+    ids = set(re.findall(r' id="([^"]+)"', report.read_text("utf-8")))
+    targets = [load[1:] for load in page.loads if load.startswith("#")]
+    assert len(targets) > 5
+    assert set(targets) <= ids
+
+
+def test_names_are_escaped(page: Page, report: Path):
+    assert HOSTILE not in report.read_text("utf-8")
+    assert any(HOSTILE in words for words in page.words)
+    assert page.tags.count("script") == 3
+
+
+def test_the_page_is_the_same_every_time(report: Path, finished: list[Comparison], tmp_path: Path):
+    again = tmp_path / "again.html"
+    write_report(finished, again, facts={"version": "1.2.3", HOSTILE: HOSTILE})
+    assert again.read_bytes() == report.read_bytes()
+    assert list(tmp_path.iterdir()) == [again]
+
+
+def test_figures_are_valid_plotly(finished: list[Comparison]):
+    for comparison in finished:
+        for chart in charts(comparison, measure(comparison, digits())):
+            for panel in chart.panels:
+                assert len(go.Figure(panel.data, panel.layout).data) >= len(comparison.results)
+
+
+def test_there_must_be_something_to_report(tmp_path: Path):
+    with pytest.raises(ValueError, match="comparisons must not be empty"):
+        write_report([], tmp_path / "report.html")
+
+
+def test_a_missing_package_is_named_with_the_way_to_get_it():
+    with pytest.raises(ImportError, match=r"nowhere is not .* pip install 'pcfed\[experiments\]'"):
+        optional("nowhere.at.all")
