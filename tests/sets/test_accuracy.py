@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from fractions import Fraction
 
 import numpy as np
@@ -173,12 +172,15 @@ def test_empty_polyhedra_are_reported():
     ],
     ids=str,
 )
-def test_empty_intersections_are_reported_soon(members):
+def test_empty_intersections_are_proved_empty(members):
     for x in ([0.0, 0.0], [30.0, -4.0]):
-        with pytest.raises(ProjectionError, match="empty") as caught:
+        with pytest.raises(ProjectionError, match="the set is empty"):
             Intersection(*members).project(x)
-        cycles = re.search(r"after (\d+) iterations", str(caught.value))
-        assert cycles is None or int(cycles[1]) <= 1024
+
+
+def test_members_that_only_touch_are_reported():
+    with pytest.raises(ProjectionError, match=r"L2Ball and L2Ball are .* hardly meet"):
+        Intersection(L2Ball(1.0), L2Ball(1.0, center=[2.0, 0.0])).project([3.0, 3.0])
 
 
 @given(st.floats(0.0, 1.9), st.sampled_from([0.5, 3.0, 1e3, 1e8]))
