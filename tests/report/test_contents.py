@@ -16,7 +16,7 @@ from pcfed.experiments.summary import Comparison
 from pcfed.losses import SoftmaxRegression
 from pcfed.report.charts import charts, styles
 from pcfed.report.findings import differences, findings, in_short
-from pcfed.report.measures import budgets, measure
+from pcfed.report.measures import measure
 from pcfed.report.weights import data_url, pictures
 
 
@@ -51,7 +51,7 @@ def test_measures_are_those_of_the_last_models(tight: Comparison):
             models = [run.models[i] for run in runs]
             assert agent.accuracy == pytest.approx(np.mean([test.accuracy(x) for x in models]))
             assert agent.norm == pytest.approx(np.mean([np.abs(x).sum() for x in models]))
-            assert agent.budget == budgets(tight.setting)[i]
+            assert agent.budget == tight.setting.budgets[i]
             assert 0 < agent.nonzero <= 1
 
 
@@ -104,7 +104,7 @@ def test_lines_lie_in_their_bands_and_end_where_the_run_did(tight: Comparison):
             assert np.all(np.array(low["y"]) <= np.array(line["y"]) * (1 + 1e-4))
             assert np.all(np.array(high["y"]) * (1 + 1e-4) >= np.array(line["y"]))
     for bar in bars.panels[0].data:
-        share = 100 * tight.norms(bar["meta"]["method"]) / np.array(budgets(tight.setting), float)
+        share = 100 * tight.norms(bar["meta"]["method"]) / np.array(tight.setting.budgets, float)
         assert bar["y"] == pytest.approx(share.tolist(), abs=0.01)
 
 

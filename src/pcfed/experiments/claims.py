@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 
 from pcfed.experiments.summary import Comparison
-from pcfed.sets import L1Ball, parse_set
 
 PC = "PC-FedAvg"
 FEASIBLE = 1e-6
@@ -172,5 +171,4 @@ def _budgets_bind(c: Comparison) -> Iterator[Claim]:
 
 def budgets(comparison: Comparison) -> list[float]:
     """Return the l1 radius of every agent."""
-    sets = [parse_set(text) for text in comparison.setting.constraints]
-    return [each.radius for each in sets if isinstance(each, L1Ball)]
+    return [budget for budget in comparison.setting.budgets if budget is not None]

@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from pcfed.algorithms import Algorithm, FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold, Schedule
+from pcfed.sets import L1Ball, parse_set
 
 ALGORITHMS = {kind.__name__: kind for kind in (PCFedAvg, FedAvg, FedProx, Scaffold, Local)}
 PARTITIONS = ("label_sorted", "iid", "dirichlet")
@@ -78,6 +79,12 @@ class Setting:
     batch: float
     seeds: int | None
     methods: tuple[Method, ...] = field(repr=False)
+
+    @property
+    def budgets(self) -> list[float | None]:
+        """The l1 radius of every agent, None for agents with another set."""
+        sets = [parse_set(text) for text in self.constraints]
+        return [each.radius if isinstance(each, L1Ball) else None for each in sets]
 
 
 @dataclass(frozen=True)

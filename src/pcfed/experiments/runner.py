@@ -7,13 +7,15 @@ finished, and a changed preset makes a new one.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +46,16 @@ class Job:
         algorithm = type(self.method.algorithm).__name__.lower()
         digits = digest(self.setting, self.method, self.seed)
         return out / "runs" / f"{self.setting.data}-{algorithm}-seed{self.seed}-{digits}.npz"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the run was, for the file beside its result."""
+        setting = {**asdict(replace(self.setting, methods=())), "methods": []}
+        return {
+            "experiment": self.preset,
+            "setting": setting,
+            "method": repr(self.method),
+            "seed": self.seed,
+        }
 
 
 def jobs(presets: Iterable[Preset], seeds: int) -> list[Job]:
@@ -114,6 +126,7 @@ def run_jobs(
         )
         if not halt.is_set():
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".json").write_text(json.dumps(job.facts(), indent=1), "utf-8")
             result.save(path)
 
     with threadpool_limits(1), ThreadPoolExecutor(workers) as pool:
@@ -161,6 +174,30 @@ def shares(setting: Setting, labels: NDArray[np.integer], seed: int) -> list[NDA
     if setting.partition == "dirichlet":
         return data.dirichlet(labels, agents, alpha=DIRICHLET_ALPHA, seed=seed)
     return data.label_sorted(labels, agents)
+
+
+def problem_of_run(path: Path, data_dir: Path | None = None) -> Problem:
+    """Return the problem that a saved run solved, from the file beside it.
+
+    Parameters
+    ----------
+    path : Path
+        The result, ``results/runs/….npz``.
+    data_dir : Path, optional
+        Where the user keeps data sets.
+    """
+    beside = path.with_suffix(".json")
+    try:
+        facts = json.loads(beside.read_text("utf-8"))
+        tuples = {key: tuple(facts["setting"][key]) for key in ("constraints", "couplings")}
+        setting = Setting(**{**facts["setting"], **tuples, "methods": ()})
+        seed = int(facts["seed"])
+    except (OSError, ValueError, KeyError, TypeError) as mistake:
+        raise ValueError(
+            f"certify: {beside} must say which problem the run solved, but {mistake}; "
+            "give a result that pcfed reproduce has written, with the file beside it."
+        ) from None
+    return build_problem(setting, seed, data_dir)
 
 
 def results(todo: Sequence[Job], out: Path) -> dict[Job, Result]:

@@ -15,7 +15,7 @@ from pcfed.algorithms import PCFedAvg
 from pcfed.arrays import Float64Array
 from pcfed.experiments.claims import FEASIBLE, PC
 from pcfed.experiments.summary import Comparison, Curve
-from pcfed.report.measures import MEGABYTE, MethodMeasures, budgets, infeasibility_of
+from pcfed.report.measures import MEGABYTE, MethodMeasures, infeasibility_of
 from pcfed.result import Record
 
 Trace = dict[str, Any]
@@ -85,7 +85,7 @@ def charts(comparison: Comparison, measured: Sequence[MethodMeasures]) -> list[C
         Its measures.
     """
     found = [_losses(comparison), _infeasibility(comparison)]
-    if all(budget is not None for budget in budgets(comparison.setting)):
+    if all(budget is not None for budget in comparison.setting.budgets):
         found.append(_budgets(comparison, measured))
     return found
 
@@ -146,7 +146,7 @@ def _infeasibility(c: Comparison) -> Chart:
     layout = _layout("round", "distance")
     layout["yaxis"] |= {"range": [-0.04 * top, 1.06 * top]}
     panels = []
-    for i, budget in enumerate(budgets(c.setting)):
+    for i, budget in enumerate(c.setting.budgets):
         ends = {name: c.last(name, infeasibility_of(i)) for name in c.results}
         said = ", ".join(f"{name} {value:.3g}" for name, value in ends.items())
         rule = c.setting.constraints[i] if budget is None else f"‖W‖₁ ≤ {budget:g}"
@@ -168,7 +168,7 @@ def _infeasibility(c: Comparison) -> Chart:
 def _budgets(c: Comparison, measured: Sequence[MethodMeasures]) -> Chart:
     """Return the l1 norm of each agent's model as a share of its budget, as bars."""
     looks = styles(c)
-    limits = [budget for budget in budgets(c.setting) if budget is not None]
+    limits = [budget for budget in c.setting.budgets if budget is not None]
     agents = [f"agent {i + 1}<br>τ = {budget:g}" for i, budget in enumerate(limits)]
     data: list[Trace] = []
     for method in measured:

@@ -10,11 +10,9 @@ import numpy as np
 
 from pcfed.arrays import Float64Array
 from pcfed.data import Dataset
-from pcfed.experiments.presets import Setting
 from pcfed.experiments.summary import Comparison
 from pcfed.losses import SoftmaxRegression
 from pcfed.result import Record, Result
-from pcfed.sets import L1Ball, parse_set
 
 NONZERO = 0.01
 """A weight counts as non-zero above this share of the largest weight of its model."""
@@ -95,7 +93,7 @@ def _measure(c: Comparison, name: str, test: SoftmaxRegression) -> MethodMeasure
             accuracy=None if accuracies is None else float(accuracies[i]),
             nonzero=float(shares[i]),
         )
-        for i, budget in enumerate(budgets(c.setting))
+        for i, budget in enumerate(c.setting.budgets)
     )
     return MethodMeasures(
         name=name,
@@ -146,12 +144,6 @@ def same_models(models: Float64Array) -> list[tuple[int, ...]]:
     for i, model in enumerate(models):
         groups.setdefault(model.tobytes(), []).append(i)
     return [tuple(group) for group in groups.values()]
-
-
-def budgets(setting: Setting) -> list[float | None]:
-    """Return the l1 radius of every agent, None for agents with another set."""
-    sets = [parse_set(text) for text in setting.constraints]
-    return [each.radius if isinstance(each, L1Ball) else None for each in sets]
 
 
 def agents_named(agents: Sequence[int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -112,10 +111,7 @@ def write_report(
     if not comparisons:
         raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
     load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
-    sections = [
-        _section(f"e{number}-{_slug(each.title)}", each, load(each.setting.data))
-        for number, each in enumerate(comparisons, start=1)
-    ]
+    sections = [_section(each.slug, each, load(each.setting.data)) for each in comparisons]
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".part")
@@ -192,8 +188,3 @@ def _figures(sections: Sequence[Section]) -> dict[str, Any]:
 
 def _asset(name: str) -> str:
     return files("pcfed.report").joinpath(name).read_text("utf-8")
-
-
-def _slug(name: str) -> str:
-    """Return a name as an id in the page."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
