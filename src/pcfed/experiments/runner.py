@@ -150,7 +150,8 @@ def _build(setting: Setting, seed: int, data_dir: Path | None) -> Problem:
     dataset = data.load(setting.data, data_dir=data_dir)
     images, labels = dataset.train_images, dataset.train_labels
     if setting.samples is not None and setting.samples < len(labels):
-        chosen = np.random.default_rng(0).permutation(len(labels))[: setting.samples]
+        # RandomState's streams never change, so the same images are chosen by every NumPy.
+        chosen = np.random.RandomState(0).permutation(len(labels))[: setting.samples]
         images, labels = images[chosen], labels[chosen]
     return Problem(
         Agent(
