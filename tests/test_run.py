@@ -232,6 +232,14 @@ def test_divergence_names_round_and_agent_and_keeps_the_last_good_state():
     assert result.state.round == refusal.round == result.history[-1].round
 
 
+@pytest.mark.parametrize("eval_every", [1, 7, 1000])
+def test_a_run_that_grows_without_limit_ends_as_diverged(eval_every):
+    """Models of 1e200 are finite, but no longer projected or evaluated with sense."""
+    result = run(classifiers(), PCFedAvg(1.0, 20.0), rounds=1000, eval_every=eval_every)
+    assert result.status == "diverged"
+    assert "try a smaller step" in result.message
+
+
 def test_refused_updates_count_as_absent():
     """One agent's set fails from round 2 on; with max_refusals the others go on without it."""
     calls = []

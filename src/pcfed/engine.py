@@ -191,8 +191,8 @@ class Engine:
 
 
 def _infeasibility(distance: Callable[[Float64Array], float], x: Float64Array) -> float:
-    """Return the distance of a model from its set, NaN where the projection fails."""
+    """Return the distance of a model from its set, NaN where a model is too wild to project."""
     try:
         return distance(x)
-    except ProjectionError:
+    except (ProjectionError, ValueError):
         return float("nan")

@@ -26,10 +26,10 @@ from pcfed.sets.base import Hint
 
 def active_minimum(a: Float64Array, total: float, hint: Hint | None = None) -> float:
     """Return m, the smallest number of a above the threshold for ``total`` > 0; NaN gives NaN."""
-    top = float(a.max())
-    if not math.isfinite(top):
+    top, size = float(a.max()), float(a.sum())
+    if not math.isfinite(size):
         return math.nan
-    theta = max(top - total, (float(a.sum()) - total) / a.size)
+    theta = max(top - total, (size - total) / a.size)
     if hint is not None and hint.threshold < top:  # Newton from any point lands below θ
         theta = max(theta, _newton(a[a > hint.threshold], hint.threshold, total))
     active = a[a > theta]
