@@ -23,6 +23,7 @@ LAYERS = [
     "engine",
     "simulate",
     "reference",
+    "guarantees",
     "data",
     "experiments",
     "report",

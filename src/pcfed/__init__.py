@@ -1,6 +1,7 @@
 """Federated learning in which every agent keeps its own model inside its own private set."""
 
 from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold
+from pcfed.guarantees import Gap, certify
 from pcfed.problem import Agent, Problem
 from pcfed.result import Record, Result
 from pcfed.simulate import Evaluation, run
@@ -10,6 +11,7 @@ __all__ = [
     "Evaluation",
     "FedAvg",
     "FedProx",
+    "Gap",
     "Local",
     "PCFedAvg",
     "Power",
@@ -17,6 +19,7 @@ __all__ = [
     "Record",
     "Result",
     "Scaffold",
+    "certify",
     "run",
 ]
 __version__ = "0.1.0"

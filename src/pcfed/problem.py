@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -191,12 +191,30 @@ class Problem:
         )
         return self.loss(mean) + pull / self.m
 
+    def gradient(self, models: Array) -> Float64Array:
+        r"""Return the gradient of $f$ at the models, one row an agent.
+
+        $$ \nabla_j f = \frac1m \Big( \frac1m \sum_i \big( \nabla f_i(\bar x)
+           - \sigma_i (x_i - \bar x) \big) + \sigma_j (x_j - \bar x) \Big) $$
+        """
+        x = self.as_models("Problem.gradient: models", models)
+        mean = x.mean(axis=0)
+        g = np.zeros(self.n)
+        for agent in self.agents:
+            g += agent.loss.gradient(mean)
+        s = np.array([[agent.coupling] for agent in self.agents]) * (x - mean)
+        return np.asarray((g / self.m - s.mean(axis=0) + s) / self.m)
+
     def infeasibility(self, models: Array) -> Float64Array:
         r"""Return the distance of every model to its own set, $\|x_i - \Pi_{X_i}[x_i]\|$."""
         x = self.as_models("Problem.infeasibility: models", models)
         return np.array(
             [agent.feasible_set.distance(x_i) for agent, x_i in zip(self.agents, x, strict=True)]
         )
+
+    def double(self) -> Problem:
+        """Return the same problem with all losses in float64 arithmetic."""
+        return Problem(replace(agent, loss=agent.loss.double()) for agent in self.agents)
 
     def as_models(self, where: str, models: Array) -> Float64Array:
         """Return ``models`` as an (m, n) float64 array; one vector is repeated for every agent."""

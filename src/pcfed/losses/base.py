@@ -71,6 +71,20 @@ class Loss(ABC):
     def smoothness(self) -> float:
         """Return $L_f$, a Lipschitz constant of the gradient."""
 
+    def gradient_spread(self) -> float:
+        r"""Return a bound of the variance of the gradient of one sample, wherever it is taken.
+
+        $$ \sup_x \frac1N \sum_j \|\nabla \ell_j(x) - \nabla \bar\ell(x)\|^2,
+           \qquad \bar\ell = \frac1N \sum_j \ell_j $$
+
+        Infinite where there is none, or none is known.
+        """
+        return math.inf
+
+    def double(self) -> Loss:
+        """Return the same loss with float64 arithmetic; itself where there is no such form."""
+        return self
+
     def accuracy(self, x: ArrayLike) -> float:
         """Return the share of samples that the model gets right; NaN where that has no meaning."""
         return math.nan

@@ -45,6 +45,11 @@ class Features:
         """Return a copy with the rows in the given order."""
         return Features(_locked(self.matrix[order]), self.dtype, self.scale)
 
+    def double(self) -> Features:
+        """Return the same features with products in float64; dense data are not copied."""
+        matrix = self.matrix.astype(np.float64) if is_sparse(self.matrix) else self.matrix
+        return Features(_locked(matrix), np.dtype(np.float64), self.scale)
+
     def blocks(self, index: Index) -> Iterator[tuple[Matrix, Index]]:
         """Yield the rows ``index`` without the scale, block by block, each with its own index.
 

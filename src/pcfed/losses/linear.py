@@ -8,6 +8,7 @@ over ten classes are then sums of whole rows, measurably faster than (samples, o
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any, Self
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from pcfed.arrays import Array, positive
 from pcfed.losses.base import Loss, Rows
 from pcfed.losses.features import Features, Index, Matrix, is_sparse, len_of, read_features
-from pcfed.losses.spectrum import largest_eigenvalue
+from pcfed.losses.spectrum import largest_eigenvalue, trace
 
 EVERY = slice(None)
 
@@ -32,6 +33,8 @@ class LinearModel(Loss):
     convex = True
     curvature: float
     """The largest second derivative of the loss of one sample with respect to its logits."""
+    steepest: float = math.inf
+    """The supremum of the squared length of the derivative with respect to the logits."""
     intercept: bool
     l2: float
     scale: float
@@ -166,6 +169,25 @@ class LinearModel(Loss):
         by one part in 1,000, which is more than the error of Lanczos.
         """
         return self.curvature * self._eigenvalue + self.l2
+
+    def gradient_spread(self) -> float:
+        r"""Return $c \cdot \frac1N \sum_j \|\varphi_j\|^2$, a bound of the variance of one sample.
+
+        A sample's gradient is its slope times its features, and $c$ bounds the squared slope: 2
+        for softmax, since $\|p - e_y\|^2 \le 2$, and 1 for logistic regression. The slope of
+        least squares has no bound, and neither has its variance.
+        """
+        if math.isinf(self.steepest):
+            return math.inf
+        return self.steepest * trace(self._features, self.intercept) / self.size
+
+    def double(self) -> Self:
+        """Return the same loss with float64 arithmetic on the same data."""
+        if self.dtype == np.float64:
+            return self
+        other = copy.copy(self)
+        other.__dict__.update(_features=self._features.double(), dtype=np.dtype(np.float64))
+        return other
 
     @cached_property
     def _eigenvalue(self) -> float:

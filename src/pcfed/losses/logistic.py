@@ -46,6 +46,7 @@ class LogisticRegression(LinearModel):
     """
 
     curvature = 0.25
+    steepest = 1.0
     _lower: int
 
     def __init__(

@@ -53,6 +53,7 @@ class SoftmaxRegression(LinearModel):
     """
 
     curvature = 0.5
+    steepest = 2.0
     classes: int
 
     def __init__(

@@ -46,7 +46,7 @@ def largest_eigenvalue(features: Features, *, intercept: bool) -> float:
                 operator, k=1, which="LA", v0=start, tol=TOLERANCE, return_eigenvectors=False
             )
         except ArpackError:
-            return _trace(features, intercept) / size
+            return trace(features, intercept) / size
     return float(top) * (1 + 10 * TOLERANCE) / size
 
 
@@ -82,8 +82,8 @@ def _gram(features: Features, intercept: bool) -> Float64Array:
     return gram
 
 
-def _trace(features: Features, intercept: bool) -> float:
-    """Return the trace of ΦᵀΦ."""
+def trace(features: Features, intercept: bool) -> float:
+    """Return the trace of ΦᵀΦ, the sum of all ‖φ‖²."""
     blocks = (block.astype(np.float64) for block, _ in features.blocks(EVERY))
     squares = sum(float((block * block).sum()) for block in blocks)
     return features.scale**2 * squares + features.shape[0] * float(intercept)

@@ -1,0 +1,120 @@
+r"""The noise $\nu^2$ of stochastic gradients: bounds for all x, and estimates at some.
+
+With S the variance of the gradient of one of N samples, the mean over a batch of b has the variance
+
+====================  =============================  ==============================================
+without replacement   $\frac{N - b}{b (N - 1)} S$    sampling from a finite population
+with replacement      $\frac1b S$                    independent draws
+blocks                at most $S$                    between blocks there is less than in all
+====================  =============================  ==============================================
+
+and 0 if the batch is all of the data. $\nu^2$ is the largest over the agents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pcfed.arrays import Array, Float64Array, floating
+from pcfed.losses import Loss
+from pcfed.problem import Problem
+from pcfed.sampling import Batches, Sampling, batch_size
+
+SAMPLES = 512
+"""Samples whose gradients an estimate looks at, per agent."""
+
+
+def noise_bound(
+    problem: Problem, *, batch: float | int, sampling: Sampling = "without_replacement"
+) -> float:
+    r"""Return a bound of $\nu^2$ that holds for all x, infinite if none is known.
+
+    For softmax regression without replacement, for example,
+    $\nu^2 \le \frac{N - b}{b (N - 1)} \cdot \frac2N \sum_j \|\varphi_j\|^2$; for least squares
+    there is a bound only if batches are full.
+
+    Parameters
+    ----------
+    problem : Problem
+        The agents.
+    batch, sampling
+        As in `pcfed.run`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pcfed import Agent, Problem
+    >>> from pcfed.losses import LogisticRegression
+    >>> from pcfed.sets import L1Ball
+    >>> problem = Problem([Agent(LogisticRegression(np.eye(2), [0, 1]), L1Ball(1.0), 0.1)])
+    >>> noise_bound(problem, batch=1)
+    1.0
+    >>> noise_bound(problem, batch=2)
+    0.0
+    """
+    worst = 0.0
+    for factor, loss in _factors(problem, batch, sampling):
+        worst = max(worst, factor * loss.gradient_spread() if factor else 0.0)
+    return worst
+
+
+def noise_estimate(
+    problem: Problem,
+    averages: Sequence[Array],
+    *,
+    batch: float | int,
+    sampling: Sampling = "without_replacement",
+) -> float:
+    r"""Return $\nu^2$ as seen at some points: no bound, it may be larger elsewhere.
+
+    Parameters
+    ----------
+    problem : Problem
+        The agents.
+    averages : sequence of arrays of shape (n,)
+        Where gradients are taken, such as averages along a run.
+    batch, sampling
+        As in `pcfed.run`. For blocks it is the variance of single samples, which is no less.
+    """
+    points = [floating("noise_estimate: averages", point) for point in averages]
+    if not points or any(point.shape != (problem.n,) for point in points):
+        shapes = [point.shape for point in points]
+        raise ValueError(
+            f"noise_estimate: averages must be vectors of {problem.n} entries, got shapes "
+            f"{shapes}; give a list such as [result.average]."
+        )
+    worst = 0.0
+    for factor, loss in _factors(problem, batch, sampling):
+        if factor:
+            worst = max(worst, *(factor * _spread(loss, point) for point in points))
+    return worst
+
+
+def _factors(problem: Problem, batch: float | int, sampling: Sampling) -> list[tuple[float, Loss]]:
+    """Return what the variance of one sample is multiplied with, for every agent."""
+    found = []
+    for agent, name in zip(problem.agents, problem.names, strict=True):
+        N = agent.loss.size
+        b = batch_size(batch, N, agent=name)
+        if Batches(N, b, sampling).full or N == 1:
+            factor = 0.0
+        elif sampling == "blocks":
+            factor = 1.0
+        else:
+            factor = 1 / b if sampling == "with_replacement" else (N - b) / (b * (N - 1))
+        found.append((factor, agent.loss))
+    return found
+
+
+def _spread(loss: Loss, x: Array) -> float:
+    """Return the variance of the gradients of (at most `SAMPLES`) single samples at x."""
+    chosen = np.unique(np.linspace(0, loss.size - 1, min(loss.size, SAMPLES)).round())
+    mean: Float64Array = loss.gradient(x).astype(np.float64)
+    squares = [
+        float(np.sum((loss.gradient(x, np.array([row])) - mean) ** 2))
+        for row in chosen.astype(np.intp)
+    ]
+    return math.fsum(squares) / len(squares)
