@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import sys
 import time
@@ -16,13 +17,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pcfed import data
-from pcfed.experiments.claims import claims
+from pcfed import data, guarantees
+from pcfed.algorithms import PCFedAvg
+from pcfed.experiments.claims import claims, coverage
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.presets import NAMES, PARTITIONS, Preset, load_preset
-from pcfed.experiments.runner import Job, distinct, jobs, results, run_jobs
+from pcfed.experiments.rates import QUICK, RATES, ROUNDS, measure_rates
+from pcfed.experiments.runner import (
+    Job,
+    build_problem,
+    distinct,
+    jobs,
+    problem_of_run,
+    results,
+    run_jobs,
+)
 from pcfed.experiments.summary import comparisons
 from pcfed.report import write_report
+from pcfed.result import Result
 
 app = typer.Typer(
     help="Federated learning in which every agent keeps its own model inside its own limits.",
@@ -51,9 +63,6 @@ def main() -> NoReturn:
     except (ValueError, data.DataError) as mistake:
         errors.print(f"[red]{mistake}[/red]", highlight=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("Stopped. Finished runs are kept: the same command goes on from here.")
-        sys.exit(130)
     sys.exit(0)
 
 
@@ -70,7 +79,9 @@ def _version(
 def reproduce(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help=f"Experiments, of {', '.join(NAMES)}; else all."),
+        typer.Argument(
+            metavar="[NAME]...", help=f"Experiments, of {', '.join((*NAMES, RATES))}; else all."
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="In a minute: small data (digits), fewer rounds.")
@@ -91,15 +102,23 @@ def reproduce(
     Stop it with Ctrl-C at any time: the same command goes on where it was, and finished runs are
     not run again.
     """
-    presets = [_preset(name, quick, partition) for name in names or NAMES]
+    chosen = names or [*NAMES, RATES]
+    presets = [_preset(name, quick, partition) for name in chosen if name != RATES]
+    sizes = (QUICK if quick else ROUNDS) if RATES in chosen else ()
     todo = jobs(presets, seeds)
     began = time.perf_counter()
     for name in dict.fromkeys(job.setting.data for job in todo):
         data.fetch(name, data_dir=data_dir)
-    with _progress(todo) as progress:
-        run_jobs(todo, out, data_dir=data_dir, workers=workers, tick=progress)
+    total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
+    with _progress(total) as progress:
+        run_jobs(todo, out, data_dir=data_dir, workers=workers, tick=progress.job)
+        rates = (
+            measure_rates(out, rounds=sizes, seeds=seeds, workers=workers, tick=progress.rates)
+            if sizes
+            else None
+        )
     finished = comparisons(presets, results(todo, out))
-    figures = write_figures(finished, out / "figures")
+    figures = write_figures(finished, out / "figures", rates)
     report = out / "report.html"
     facts = {
         "pcfed": version("pcfed"),
@@ -109,10 +128,10 @@ def reproduce(
         "runs": str(len(distinct(todo))),
         "seconds (this call)": f"{time.perf_counter() - began:.0f}",
     }
-    write_report(finished, report, data_dir=data_dir, facts=facts)
+    write_report(finished, report, data_dir=data_dir, facts=facts, rates=rates)
     table = Table("", "experiment", "claim", "measured", title="Does it hold?")
     marks = {"holds": "[green]✓[/]", "holds, but": "[yellow]≈[/]", "does not hold": "[red]✗[/]"}
-    for claim in claims(finished):
+    for claim in claims(finished, rates):
         table.add_row(marks[claim.verdict], claim.where, claim.claim, claim.measured)
     console.print(table)
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
@@ -126,6 +145,10 @@ def _preset(name: str, quick: bool, partition: str | None) -> Preset:
     return preset.quick() if quick else preset
 
 
+RATE_WEIGHT = 100
+"""A round of the rates is so much quicker than one of the experiments, for the progress bar."""
+
+
 class _Tick:
     """Moves the progress bar when a run has done some rounds."""
 
@@ -133,17 +156,92 @@ class _Tick:
         self.progress = progress
         self.task = progress.add_task("starting", total=total)
 
-    def __call__(self, job: Job, rounds: int) -> None:
+    def job(self, job: Job, rounds: int) -> None:
+        """Note that a job has done some rounds."""
         what = f"{job.preset}: {job.setting.name}, {job.method.name}, seed {job.seed}"
         self.progress.update(self.task, advance=rounds, description=what)
 
+    def rates(self, rounds: int) -> None:
+        """Note that a run of the rates is done."""
+        what = f"{RATES}: {rounds:,} rounds"
+        self.progress.update(self.task, advance=rounds / RATE_WEIGHT, description=what)
+
 
 @contextmanager
-def _progress(todo: list[Job]) -> Iterator[_Tick]:
-    """Show a bar over the rounds of all jobs."""
+def _progress(total: int) -> Iterator[_Tick]:
+    """Show a bar over the rounds of everything; say how to go on if it is interrupted."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.description}"), console=errors) as progress:
-        yield _Tick(progress, sum(job.setting.rounds for job in distinct(todo)))
+    try:
+        with Progress(*columns, TextColumn("{task.description}"), console=errors) as progress:
+            yield _Tick(progress, total)
+    except KeyboardInterrupt:
+        errors.print("Stopped. Finished runs are kept: the same command goes on from here.")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def bounds(
+    name: Annotated[str, typer.Argument(help=f"An experiment, of {', '.join(NAMES)}.")],
+    epsilon: Annotated[float, typer.Option(help="The accuracy to count rounds for.")] = 0.1,
+    quick: Annotated[bool, typer.Option("--quick", help="On small data (digits).")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Compute what the theorem promises for an experiment, and whether it covers its step.
+
+    The constants and bounds are those of the run that the theorem speaks of: penalty √R and the
+    largest step that it admits, with the experiment's data, rounds, local steps and batches.
+    """
+    preset = load_preset(name).quick() if quick else load_preset(name)
+    for setting in preset.settings:
+        method = next(m for m in setting.methods if isinstance(m.algorithm, PCFedAvg))
+        problem = build_problem(setting, 0, data_dir)
+        console.rule(f"{preset.title}, {setting.name}", align="left")
+        _print(coverage(problem, setting, method))
+        penalty = math.sqrt(setting.rounds)
+        errors.print("Looking for the constrained and the penalised optimum …")
+        known = guarantees.constants(
+            problem,
+            penalty=penalty,
+            local_steps=method.local_steps,
+            batch=setting.batch,
+            constrained=guarantees.optimum(problem, tolerance=1e-4, progress=True),
+            penalised=guarantees.optimum(problem, penalty=penalty, tolerance=1e-4, progress=True),
+        )
+        _print(str(known))
+        _print(str(guarantees.bounds(known, rounds=setting.rounds)))
+        needed = guarantees.rounds_for(epsilon, known)
+        _print(
+            f"Rounds for ε = {epsilon:g}: {needed.upper:,} for f − f* ≤ ε, {needed.lower:,} for "
+            f"f − f* ≥ −ε, {needed.infeasibility:,} for squared distances ≤ ε."
+        )
+
+
+@app.command("certify")
+def certify_run(
+    run: Annotated[Path, typer.Argument(help="A saved run, results/runs/….npz.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Make the models of a saved run feasible and bound their distance from the optimum."""
+    if not run.is_file():
+        raise ValueError(f"certify: there is no file {run}; give a run such as results/runs/….npz.")
+    problem = problem_of_run(run, data_dir)
+    certificate = guarantees.certify(problem, Result.load(run))
+    table = Table("agent", "set", "moved to be feasible", "share of the gap")
+    for i, agent in enumerate(problem.agents):
+        moved, share = certificate.infeasibility[i], certificate.shares[i]
+        table.add_row(problem.names[i], repr(agent.constraint), f"{moved:.3g}", f"{share:.3g}")
+    console.print(table)
+    _print(f"Objective of the feasible models: {certificate.objective:.6g}")
+    if certificate.gap is None or certificate.reason is not None:
+        _print(f"No finite gap: {certificate.reason}")
+    else:
+        share = certificate.gap / certificate.objective
+        _print(f"At most {certificate.gap:.3g} above the optimum ({100 * share:.2g} %).")
+
+
+def _print(text: str) -> None:
+    """Print without colours that the text does not ask for."""
+    console.print(text, highlight=False, markup=False)
 
 
 @data_app.command("list")

@@ -138,6 +138,20 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(tmp_path):
                 np.testing.assert_array_equal(ours[key], theirs[key])
 
 
+def test_ctrl_c_keeps_finished_runs_and_says_how_to_go_on(tmp_path):
+    process = pcfed("reproduce", "binding", "--quick", "--out", str(tmp_path))
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.rglob("*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from here" in " ".join(err.split())
+    assert "Traceback" not in err
+    assert list(tmp_path.rglob("*.npz"))
+    assert not (tmp_path / "report.html").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

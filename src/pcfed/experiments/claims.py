@@ -12,7 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from pcfed.experiments.presets import Method, Setting
+from pcfed.experiments.rates import Rates
 from pcfed.experiments.summary import Comparison
+from pcfed.problem import Problem
 
 PC = "PC-FedAvg"
 FEASIBLE = 1e-6
@@ -20,6 +23,9 @@ FEASIBLE = 1e-6
 
 COMPARABLE = 0.1
 """Losses within this share of the best count as comparable."""
+
+SLACK = 0.1
+"""A slope fitted over finitely many rounds may be this much flatter than the rate it tends to."""
 
 Verdict = Literal["holds", "holds, but", "does not hold"]
 
@@ -35,13 +41,15 @@ class Claim:
     verdict: Verdict
 
 
-def claims(comparisons: Sequence[Comparison]) -> list[Claim]:
+def claims(comparisons: Sequence[Comparison], rates: Rates | None = None) -> list[Claim]:
     """Return the claims that the given results can speak to.
 
     Parameters
     ----------
     comparisons : sequence of Comparison
         The finished settings.
+    rates : Rates, optional
+        The theorem, measured.
     """
     found: list[Claim] = []
     for each in comparisons:
@@ -51,7 +59,53 @@ def claims(comparisons: Sequence[Comparison]) -> list[Claim]:
             found.append(_more_local_steps_help(each))
         elif each.preset.name == "binding" and PC in each.results:
             found.extend(_budgets_bind(each))
+    if rates is not None:
+        found.extend(_theorem(rates))
     return found
+
+
+def coverage(problem: Problem, setting: Setting, method: Method) -> str:
+    """Say whether the theorem covers a method as the experiment runs it, and if not, why."""
+    algorithm = method.algorithm
+    penalties = [algorithm.round(r, m=problem.m, longest=1).penalty for r in range(setting.rounds)]
+    steps = [algorithm.round(r, m=problem.m, longest=1).step for r in range(setting.rounds)]
+    largest = problem.largest_step(max(penalties), method.local_steps)
+    reasons = []
+    if max(steps) > largest:
+        reasons.append(f"its step {max(steps):g} is above the largest admissible, {largest:.3g}")
+    if len(set(penalties)) > 1 or len(set(steps)) > 1:
+        reasons.append("its penalty or step changes from round to round")
+    if method.participation != 1.0:
+        reasons.append("agents are absent")
+    if not reasons:
+        return f"The theorem covers {method.name} as this experiment runs it."
+    return f"The theorem does not cover {method.name} here: {', and '.join(reasons)}."
+
+
+def _theorem(rates: Rates) -> Iterator[Claim]:
+    """Yield whether the bounds hold and the rates are at least those of the theorem."""
+    low, high = min(p.rounds for p in rates.points), max(p.rounds for p in rates.points)
+    where = f"logistic regression, R = {low:,} to {high:,}"
+    broken = len(rates.broken)
+    yield Claim(
+        "the theorem",
+        where,
+        "suboptimality and infeasibility stay within the bounds",
+        f"{len(rates.points) - broken} of {len(rates.points)} runs are within all three bounds",
+        "does not hold" if broken else "holds",
+    )
+    for what, quantity, rate in (
+        ("suboptimality", lambda p: p.suboptimality, -0.5),
+        ("squared infeasibility", lambda p: p.infeasibility, -1.0),
+    ):
+        fit, tail = rates.fit(quantity), rates.tail.fit(quantity)
+        yield Claim(
+            "the theorem",
+            where,
+            f"{what} falls like R to the power {rate:g}, or faster",
+            f"fitted slope {fit}; over the longer half of the runs {tail}",
+            "holds" if tail.slope <= rate + SLACK else "does not hold",
+        )
 
 
 def baselines(comparison: Comparison) -> list[str]:

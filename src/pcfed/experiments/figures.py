@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pcfed.experiments.claims import PC, budgets
+from pcfed.experiments.rates import Rates, write_rates
 from pcfed.experiments.summary import Comparison, write_csv
 from pcfed.result import Record
 
@@ -26,7 +27,9 @@ DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
 """Lines that lie on each other can still be told apart."""
 
 
-def write_figures(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
+def write_figures(
+    comparisons: Sequence[Comparison], out: Path, rates: Rates | None = None
+) -> list[Path]:
     """Write every figure of the finished settings and their data.
 
     Parameters
@@ -35,6 +38,8 @@ def write_figures(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
         The finished settings.
     out : Path
         Directory to write to.
+    rates : Rates, optional
+        The theorem, measured.
 
     Returns
     -------
@@ -47,10 +52,12 @@ def write_figures(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     for each in comparisons:
         write_csv(each, out / f"{each.slug}.csv")
+    if rates:
+        write_rates(rates, out / "rates.csv")
     pyplot.switch_backend("agg")
     style = files("pcfed.experiments").joinpath("figures.mplstyle")
     with as_file(style) as path, pyplot.style.context(path):
-        for name, figure in _figures(comparisons):
+        for name, figure in _figures(comparisons, rates):
             for kind in ("png", "pdf"):
                 figure.savefig(out / f"{name}.{kind}")
             pyplot.close(figure)
@@ -58,8 +65,12 @@ def write_figures(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     return written
 
 
-def _figures(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, Figure]]:
+def _figures(
+    comparisons: Sequence[Comparison], rates: Rates | None
+) -> Iterator[tuple[str, Figure]]:
     """Yield the name and the figure of everything there is to show."""
+    if rates:
+        yield "rates", theorem(rates)
     for each in comparisons:
         if each.preset.name == "local-steps":
             yield f"{each.slug}-loss", loss(each)
@@ -99,6 +110,34 @@ def loss(comparison: Comparison) -> Figure:
     panel.set_ylabel("global loss")
     panel.set_title(comparison.title)
     _legend(figure, panel)
+    return figure
+
+
+def theorem(rates: Rates) -> Figure:
+    """Draw measured suboptimality and infeasibility over the number of rounds, below the bounds."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(7.0, 3.0))
+    x = [point.rounds for point in rates.points]
+    for panel, title, measured, bound in (
+        (
+            axes[0],
+            f"|f − f*|, slope {rates.fit(lambda p: p.suboptimality)}",
+            [abs(point.suboptimality) for point in rates.points],
+            [point.upper for point in rates.points],
+        ),
+        (
+            axes[1],
+            f"squared infeasibility, slope {rates.fit(lambda p: p.infeasibility)}",
+            [point.infeasibility for point in rates.points],
+            [point.infeasibility_bound for point in rates.points],
+        ),
+    ):
+        panel.loglog(x, measured, "o", ms=3, color=COLORS[0], label="measured")
+        panel.loglog(x, bound, ls=DASHES[1], color=COLORS[1], label="bound of the theorem")
+        panel.set_title(title, fontsize=8)
+        panel.set_xlabel("rounds R")
+    _legend(figure, axes[0])
     return figure
 
 

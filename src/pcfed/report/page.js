@@ -19,7 +19,7 @@
     const ink = colour(trace.meta.colour);
     if (trace.type === "bar") return { ...trace, marker: { color: ink } };
     if (trace.meta.band) return { ...trace, fillcolor: faint(ink, 0.16), line: { ...trace.line, color: ink } };
-    return { ...trace, line: { ...trace.line, color: ink } };
+    return { ...trace, marker: { ...trace.marker, color: ink }, line: { ...trace.line, color: ink } };
   };
 
   const dress = (layout) => {

@@ -13,11 +13,13 @@ from typing import Any
 from pcfed import data
 from pcfed.data import Dataset
 from pcfed.experiments.claims import PC, Claim, Verdict, claims
+from pcfed.experiments.rates import Rates
 from pcfed.experiments.summary import Comparison
 from pcfed.report.charts import Chart, Style, charts, styles
 from pcfed.report.findings import differences, findings, in_short
 from pcfed.report.measures import NONZERO, MethodMeasures, measure
 from pcfed.report.optional import optional
+from pcfed.report.theorem import Theorem, theorem
 from pcfed.report.weights import QUANTILE, Pictures, pictures
 
 MARKS: Mapping[Verdict, str] = {"holds": "✓", "holds, but": "!", "does not hold": "✗"}
@@ -25,6 +27,7 @@ SOURCES: Mapping[str, str] = {
     "the paper": "Claims of the paper, in its setting",
     "the paper's, other shards": "The same claims, with the data shared out in another way",
     "ours": "Our claims: budgets that bind and differ",
+    "the theorem": "The theorem, with the corrections of our notes on the paper",
 }
 SHARDS: Mapping[str, str] = {
     "label_sorted": "sorted by label: each agent sees few classes",
@@ -85,6 +88,7 @@ def write_report(
     *,
     data_dir: Path | None = None,
     facts: Mapping[str, str] | None = None,
+    rates: Rates | None = None,
 ) -> None:
     """Write the report of experiments: one HTML file that needs nothing else, on line or off.
 
@@ -98,24 +102,28 @@ def write_report(
         Where the user keeps data sets; their test parts give the accuracies.
     facts : mapping of str to str, optional
         How it was made (versions, machine, date), shown at the end.
+    rates : Rates, optional
+        The theorem, measured.
 
     Raises
     ------
     ValueError
-        If there is no comparison.
+        If there is nothing to report.
     ImportError
         If a package of the ``experiments`` extra is missing.
     DataError
         If a data set can't be had.
     """
-    if not comparisons:
+    if not comparisons and rates is None:
         raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
     load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
     sections = [_section(each.slug, each, load(each.setting.data)) for each in comparisons]
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".part")
-    partial.write_text(_render(sections, claims(comparisons), facts or {}), encoding="utf-8")
+    partial.write_text(
+        _render(sections, claims(comparisons, rates), facts or {}, rates), encoding="utf-8"
+    )
     partial.replace(target)
 
 
@@ -135,9 +143,15 @@ def _section(place: str, comparison: Comparison, dataset: Dataset) -> Section:
     )
 
 
-def _render(sections: Sequence[Section], found: Sequence[Claim], facts: Mapping[str, str]) -> str:
+def _render(
+    sections: Sequence[Section],
+    found: Sequence[Claim],
+    facts: Mapping[str, str],
+    rates: Rates | None,
+) -> str:
     """Fill the template; everything but our own style and scripts is escaped."""
     jinja = optional("jinja2")
+    proved = theorem(rates) if rates else None
     environment = jinja.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja.StrictUndefined
     )
@@ -152,7 +166,8 @@ def _render(sections: Sequence[Section], found: Sequence[Claim], facts: Mapping[
         pc=PC,
         nonzero=NONZERO,
         quantile=QUANTILE,
-        figures=_figures(sections),
+        theorem=proved,
+        figures=_figures([*sections, proved] if proved else sections),
         style=_asset("style.css"),
         script=_asset("page.js"),
         plotly=optional("plotly.offline").get_plotlyjs(),
@@ -176,7 +191,7 @@ def _by_source_and_claim(found: Sequence[Claim]) -> dict[str, dict[str, list[Cla
     return grouped
 
 
-def _figures(sections: Sequence[Section]) -> dict[str, Any]:
+def _figures(sections: Sequence[Section | Theorem]) -> dict[str, Any]:
     """Return every panel as Plotly takes it, by the id of its place in the page."""
     return {
         f"{section.id}-{i}-{j}": {"data": panel.data, "layout": panel.layout}

@@ -1,0 +1,120 @@
+"""The theorem, measured: runs are within the bounds, slopes are fitted right, files are kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pcfed.experiments.claims import claims
+from pcfed.experiments.figures import write_figures
+from pcfed.experiments.rates import RatePoint, Rates, measure_rates, rates_problem
+from pcfed.guarantees import optimum
+from pcfed.report import write_report
+from tests.experiments.test_reproduce import called
+
+SIZES = (40, 120, 360)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    out = tmp_path_factory.mktemp("rates")
+    return out, measure_rates(out, rounds=SIZES, seeds=2)
+
+
+def made(slope: float, seeds: int = 3, noise: float = 0.0) -> Rates:
+    """Return points on a line of a known slope, with noise."""
+    rng = np.random.default_rng(0)
+    points = []
+    for R in (100, 1000, 10_000, 100_000):
+        for seed in range(seeds):
+            value = 5 * R**slope * np.exp(noise * rng.normal())
+            points.append(RatePoint(R, seed, value, value, 100.0, 100.0, -100.0))
+    return Rates(tuple(points))
+
+
+def test_budgets_bind_at_the_optimum():
+    problem = rates_problem()
+    best = optimum(problem, tolerance=1e-10)
+    assert best.status == "converged"
+    assert best.gap <= 1e-10
+    norms = np.abs(best.models).sum(axis=1)
+    np.testing.assert_allclose(norms, [a.constraint.radius for a in problem.agents], rtol=1e-9)
+
+
+def test_runs_are_within_the_bounds_and_fall(measured):
+    _, rates = measured
+    assert len(rates.points) == 6
+    assert rates.broken == ()
+    assert rates.fit(lambda p: p.suboptimality).slope < -0.3
+    assert rates.fit(lambda p: p.infeasibility).slope < -0.5
+    assert all(p.infeasibility > 0 for p in rates.points)
+
+
+def test_finished_runs_are_read_back(measured):
+    out, rates = measured
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
+    assert len(before) == 6
+    ticks = []
+    assert measure_rates(out, rounds=SIZES, seeds=2, tick=ticks.append) == rates
+    assert sorted(ticks) == sorted(SIZES * 2)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
+
+
+@pytest.mark.parametrize("slope", [-0.5, -1.0])
+def test_fit_finds_the_slope_with_an_interval_around_it(slope):
+    exact = made(slope).fit(lambda p: p.infeasibility)
+    assert exact.slope == pytest.approx(slope, abs=1e-9)
+    noisy = made(slope, seeds=20, noise=0.2).fit(lambda p: p.infeasibility)
+    assert noisy.low < slope < noisy.high
+    assert 0.005 < noisy.high - noisy.low < 0.1
+
+
+def test_claims_follow_the_rates():
+    good = {c.claim: c.verdict for c in claims([], made(-1.0))}
+    assert set(good.values()) == {"holds"}
+    slow = [c.verdict for c in claims([], made(-0.3))]
+    assert slow == ["holds", "does not hold", "does not hold"]
+    rates = made(-1.0)
+    outside = replace(rates.points[0], suboptimality=101.0)
+    broken = Rates((outside, *rates.points[1:]))
+    assert broken.broken == (outside,)
+    assert claims([], broken)[0].verdict == "does not hold"
+
+
+def test_figure_data_and_report_are_written(measured, tmp_path):
+    _, rates = measured
+    (png,) = write_figures([], tmp_path, rates)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert len((tmp_path / "rates.csv").read_text().splitlines()) == 7
+    write_report([], tmp_path / "report.html", rates=rates)
+    page = (tmp_path / "report.html").read_text()
+    assert "6 of 6 runs are within all three bounds" in page
+    assert "The theorem, measured" in page
+
+
+def test_certify_and_bounds_on_the_command_line(tmp_path):
+    code, _, err = called("reproduce", "local-steps", "--quick", "--out", str(tmp_path))
+    assert code == 0, err
+    run = next(tmp_path.glob("runs/*.npz"))
+    code, out, err = called("certify", str(run))
+    assert code == 0, err
+    assert "above the optimum" in out
+    assert "agent 3" in out
+    code, out, err = called("certify", str(tmp_path / "nothing.npz"))
+    assert code == 2
+    assert "there is no file" in err
+    run.with_suffix(".json").unlink()
+    code, out, err = called("certify", str(run))
+    assert code == 2
+    assert "must say which problem the run solved" in " ".join(err.split())
+
+
+def test_bounds_say_that_the_papers_step_is_not_covered():
+    code, out, err = called("bounds", "mnist", "--quick")
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "The theorem does not cover PC-FedAvg here: its step 0.03 is above the largest" in said
+    assert "E[f − f*] ≤" in said
+    assert "Rounds for ε = 0.1" in said
