@@ -192,6 +192,7 @@ def bounds(
     largest step that it admits, with the experiment's data, rounds, local steps and batches.
     """
     preset = load_preset(name).quick() if quick else load_preset(name)
+    shown = errors.is_terminal
     for setting in preset.settings:
         method = next(m for m in setting.methods if isinstance(m.algorithm, PCFedAvg))
         problem = build_problem(setting, 0, data_dir)
@@ -204,8 +205,8 @@ def bounds(
             penalty=penalty,
             local_steps=method.local_steps,
             batch=setting.batch,
-            constrained=guarantees.optimum(problem, tolerance=1e-4, progress=True),
-            penalised=guarantees.optimum(problem, penalty=penalty, tolerance=1e-4, progress=True),
+            constrained=guarantees.optimum(problem, tolerance=1e-4, progress=shown),
+            penalised=guarantees.optimum(problem, penalty=penalty, tolerance=1e-4, progress=shown),
         )
         _print(str(known))
         _print(str(guarantees.bounds(known, rounds=setting.rounds)))
