@@ -37,7 +37,7 @@ CASES = {
         "FedAvg: step in round 1 must be > 0, got 0.0",
     ),
     "no agent": (lambda: Problem([]), "Problem: agents must not be empty"),
-    "not an agent": (lambda: Problem([LOSS]), r"Problem: agents\[0\] must be a Agent, got Least"),
+    "not an agent": (lambda: Problem([LOSS]), r"Problem: agents\[0\] must be an Agent, got Least"),
     "no loss": (lambda: Agent(3, BALL, 0.1), "Agent: loss must be a Loss, got int"),
     "no set": (lambda: Agent(LOSS, 85, 0.1), "Agent: constraint must be a ConvexSet, got int"),
     "coupling": (lambda: Agent(LOSS, BALL, -0.1), "Agent: coupling must be ≥ 0, got -0.1"),

@@ -230,7 +230,8 @@ class Problem:
 def _expect(where: str, value: object, kind: type) -> None:
     """Raise if ``value`` is not of the ``kind`` that the field needs."""
     if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise ValueError(
-            f"{where} must be a {kind.__name__}, got {type(value).__name__}; "
+            f"{where} must be {article} {kind.__name__}, got {type(value).__name__}; "
             f"see pcfed.{kind.__module__.split('.')[1]} for those there are."
         )
