@@ -64,6 +64,7 @@ ITERATIVE: dict[str, Callable[[np.random.Generator], ConvexSet]] = {
 
 ALGORITHMS = {
     "PCFedAvg": PCFedAvg(step=0.1, penalty=3.0),
+    "exact PCFedAvg": PCFedAvg(step=0.02, penalty=3.0, exact=True),
     "FedAvg": FedAvg(step=0.05, penalty=3.0),
     "FedProx": FedProx(step=0.05, penalty=3.0, prox=0.5),
     "Scaffold": Scaffold(step=0.05, penalty=3.0),

@@ -26,6 +26,14 @@ CASES = {
     "step text": (lambda: FedAvg(step="fast"), "FedAvg: step must be a number, a function"),
     "step theory": (lambda: FedAvg(step="theory"), "FedAvg: step must be a number, a function"),
     "penalty": (lambda: PCFedAvg(1.0, -2.0), "PCFedAvg: penalty must be ≥ 0, got -2.0"),
+    "exact": (
+        lambda: PCFedAvg(1.0, 0.0, exact=True),
+        "PCFedAvg: penalty must be > 0 with exact=True, got 0",
+    ),
+    "exact text": (
+        lambda: PCFedAvg(1.0, 1.0, exact="yes"),
+        "PCFedAvg: exact must be True or False, got 'yes'",
+    ),
     "prox": (lambda: FedProx(step=1.0, prox=-1.0), "FedProx: prox must be ≥ 0, got -1.0"),
     "server step": (
         lambda: Scaffold(step=1.0, server_step=0.0),

@@ -140,6 +140,24 @@ def test_bytes_are_those_of_the_vectors_that_are_sent(algorithm, up, down):
     assert result.history[-1].bytes_down == 5 * 3 * down * problem.n * 8
 
 
+def test_exact_sends_the_same_two_vectors_up():
+    problem = classifiers(4)
+    plain, exact = (
+        run(problem, PCFedAvg(0.02, 3.0, exact=flag), rounds=5, participation=3).history[-1]
+        for flag in (False, True)
+    )
+    assert exact.bytes_up == plain.bytes_up
+    assert exact.bytes_down == 5 * 3 * (4 * problem.n + 1) * 8
+
+
+def test_exact_starts_anew_from_the_models_of_the_plain_method():
+    problem = classifiers()
+    plain = run(problem, PCFedAvg(0.1, 3.0), rounds=4, local_steps=3)
+    exact = run(problem, PCFedAvg(0.02, 3.0, exact=True), rounds=1, x0=plain)
+    assert exact.state.round == 1
+    np.testing.assert_allclose(exact.start.objective, plain.history[-1].objective, rtol=1e-12)
+
+
 def test_models_stay_identical_until_a_constraint_binds():
     problem = regressions([L1Ball(1e6), L1Ball(2e6), WholeSpace()])
     result = run(problem, PCFedAvg(step=0.1, penalty=3.0), rounds=20, local_steps=3, batch=0.3)

@@ -130,11 +130,11 @@ class Engine:
                     sums[name] = vector.astype(np.float64)
 
         server = state.server
+        done = sum(steps[i] for i in counted)
         if counted:
-            total = Sums(sums, len(counted), sum(steps[i] for i in counted))
-            server = self.algorithm.aggregate(server, total, facts)
+            server = self.algorithm.aggregate(server, Sums(sums, len(counted), done), facts)
         for i, pending in counted.items():
-            new = self.algorithm.commit(state.private_of(i), pending, state.server, facts)
+            new = self.algorithm.commit(state.private_of(i), pending, state.server, facts, done)
             for name, vector in new.items():
                 state.private[name][i] = vector
         return outcome(State(state.algorithm, index + 1, server, state.private))

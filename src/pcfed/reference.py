@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from pcfed.algorithms import PCFedAvg, Work
+from pcfed.algorithms import PCFedAvg, Round, Work
 from pcfed.arrays import Array, Float64Array
 from pcfed.plan import LocalSteps, Participation, Plan
 from pcfed.problem import Problem
@@ -62,25 +62,66 @@ def reference(
     start = np.zeros(problem.n) if x0 is None else x0
     blocks = problem.as_models("reference: x0", start).copy()
     trajectory = [blocks]
+    fix = _Corrections(problem) if algorithm.exact else None
     for r in range(rounds):
         steps, present = plan.steps(r), plan.present(r)
-        facts = algorithm.round(r, m=problem.m, longest=max(steps))
+        longest = max((steps[i] for i in present), default=0)
+        facts = algorithm.round(r, m=problem.m, longest=longest)
         held = np.repeat(blocks[None], problem.m, axis=0)  # line 3; an absent agent stays here
         for i in present:
             work = plan.work(i, r, steps[i])
+            multiplier = fix.multiplier_of(i, work, blocks[i], facts.penalty) if fix else 0.0
+            control = fix.mean - fix.variates[i] if fix else 0.0
             for _ in range(work.steps):
-                held[i] -= facts.step * _direction(work, i, held[i], facts.penalty, rule)
+                step = _direction(work, i, held[i], facts.penalty, rule, multiplier)
+                held[i] -= facts.step * (step + control)
+        if fix:
+            fix.learn(blocks - held, {i: steps[i] for i in present}, facts)
         blocks = held.mean(axis=0)  # line 10
         trajectory.append(blocks)
     return np.stack(trajectory)
 
 
-def _direction(work: Work, i: int, x: Float64Array, rho: float, rule: Rule) -> Float64Array:
+class _Corrections:
+    """The corrections of exact PC-FedAvg, with m blocks: control variates and multipliers."""
+
+    def __init__(self, problem: Problem) -> None:
+        m, n = problem.m, problem.n
+        self.variates = np.zeros((m, m, n))
+        self.mean = np.zeros((m, n))
+        self.multipliers = np.zeros((m, n))
+        self.shares = np.zeros(m)
+
+    def multiplier_of(self, i: int, work: Work, x: Float64Array, rho: float) -> Float64Array:
+        """Move the multiplier of agent i by its last round, and return it."""
+        multiplier = self.multipliers[i]
+        p = rho * work.excess(x + multiplier / rho, out=np.empty_like(x))
+        self.multipliers[i] += self.shares[i] * (p - multiplier)
+        return np.asarray(self.multipliers[i])
+
+    def learn(self, moved: Float64Array, steps: dict[int, int], facts: Round) -> None:
+        """Set the control variates of those who took part to their mean direction."""
+        before = self.mean.copy()
+        for i, number in steps.items():
+            self.shares[i] = number / facts.longest
+            self.variates[i] += moved[i] / (facts.step * facts.longest) - self.shares[i] * before
+        self.mean = self.variates.mean(axis=0)
+
+
+def _direction(
+    work: Work,
+    i: int,
+    x: Float64Array,
+    rho: float,
+    rule: Rule,
+    multiplier: Float64Array | float,
+) -> Float64Array:
     """Return what line 8 subtracts, over the step, from the m blocks x of agent i."""
     m = len(x)
     mean = x.mean(axis=0)
     g = work.gradient(mean.astype(work.dtype), out=np.empty(x.shape[1], work.dtype))
-    p = rho * work.excess(x[i].copy(), out=np.empty(x.shape[1]))
+    y = x[i] + multiplier / rho if rho else x[i].copy()
+    p = rho * work.excess(y, out=np.empty(x.shape[1]))
     s = work.coupling * (x[i] - mean)
     others = work.coupling * (x - mean) if rule == "printed" else s
     direction: Float64Array = np.repeat(g[None] / m, m, axis=0) - others / m

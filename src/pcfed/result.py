@@ -75,7 +75,7 @@ class State:
     Attributes
     ----------
     algorithm : str
-        Name of the method whose state it is.
+        The kind of method whose state it is.
     round : int
         Number of rounds done.
     server : mapping of str to Array

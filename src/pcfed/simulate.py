@@ -282,7 +282,7 @@ def _continues(earlier: Result, problem: Problem, algorithm: Algorithm) -> bool:
             f"run: x0 must be a result of this problem, got models of shape {earlier.models.shape} "
             f"for ({problem.m}, {problem.n}); give a result with the same agents and parameters."
         )
-    return earlier.state.algorithm == type(algorithm).__name__
+    return earlier.state.algorithm == algorithm.kind
 
 
 def _begin(
@@ -299,7 +299,7 @@ def _begin(
         given = x0.models if isinstance(x0, Result) else x0
         models = problem.as_models("run: x0", given)
     server, private = algorithm.start(models)
-    return State(type(algorithm).__name__, 0, server, private)
+    return State(algorithm.kind, 0, server, private)
 
 
 def _random_start(problem: Problem, seed: int) -> Float64Array:

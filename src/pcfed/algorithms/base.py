@@ -109,6 +109,11 @@ class Algorithm(ABC):
         check_schedule(f"{name}: step", self.step, zero=False, theory=self.has_theory)
         check_schedule(f"{name}: penalty", self.penalty, zero=True, theory=self.has_theory)
 
+    @property
+    def kind(self) -> str:
+        """What the state belongs to: only a method of the same kind can go on from it."""
+        return type(self).__name__
+
     def resolved(self, problem: Problem, *, rounds: int, longest: int) -> Self:
         """Return the method with every parameter that depends on the problem worked out."""
         return self
@@ -152,9 +157,21 @@ class Algorithm(ABC):
 
     @abstractmethod
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
     ) -> Vectors:
-        """Return the agent's new private state, once its update has been counted."""
+        """Return the agent's new private state, once its update has been counted.
+
+        Parameters
+        ----------
+        private, pending : Vectors
+            The agent's state before the round, and what it kept of it.
+        received : Vectors
+            What the server broadcast in the round.
+        facts : Round
+            The public facts of the round.
+        steps : int
+            Number of local steps that were counted in it, all agents together.
+        """
 
     @abstractmethod
     def model(self, server: Vectors, private: Vectors) -> Array:

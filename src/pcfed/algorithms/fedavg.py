@@ -109,7 +109,7 @@ class FedAvg(Algorithm):
         return {"x": server["x"] + sums.vectors["delta"] / sums.counted}
 
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
     ) -> Vectors:
         """Nothing is private."""
         return private

@@ -44,7 +44,7 @@ class Local(Algorithm):
         return server
 
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
     ) -> Vectors:
         """Keep the new model."""
         return {"x": pending["x"]}

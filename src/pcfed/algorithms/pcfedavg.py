@@ -6,8 +6,8 @@ $C + w_i + v_i + u_i$, with
 
 ==========  =================================  ============================
 ``C``       shared model                       server
-``w_mean``  mean offset $\bar w$         server
-``w``       offset $w_i$, never sent     agent
+``w_mean``  mean offset $\bar w$               server
+``w``       offset $w_i$, never sent           agent
 ``v``       what every block gets              sent, summed
 ``u``       what only the own block gets       sent, summed
 ==========  =================================  ============================
@@ -15,13 +15,28 @@ $C + w_i + v_i + u_i$, with
 The agent's model is $x_i = C + w_i$, the population average $\bar x = C + \bar w$.
 When constraints bind, C and w_i run apart for ever and only their sum converges: they are float64
 whatever the dtype of the data, and local steps run on the bounded sums.
+
+``exact=True`` adds two corrections, both of which live with the agent: a multiplier $\lambda_i$ for
+its own constraint (augmented Lagrangian), and SCAFFOLD's control variates. Those have m blocks too,
+of which an agent again adds the same to all but its own:
+
+===========  ==================================  ==========================================
+``cv``       control variate of every block      agent; its mean ``cv_mean`` at the server
+``cu``       of the own block only               agent; its mean ``cu_mean`` at the server
+``lambda``   multiplier of the own constraint    agent
+``drift``    running total of $\gamma\bar H/m$   server; ``seen`` is the agent's last one
+``beta``     $H_i / H$ of its last round         agent; 0 before its first
+===========  ==================================  ==========================================
+
+In every local step block j moves by $-\gamma\,cu_j/m$ on everybody's account. An agent that was
+away catches up with ``drift``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -46,6 +61,10 @@ class PCFedAvg(Algorithm):
         The local step $\gamma$; ``"theory"`` is the largest that the theorem admits.
     penalty : float, callable or "theory"
         The penalty $\rho$ on squared infeasibility; ``"theory"`` is $\sqrt R$.
+    exact : bool
+        Whether to correct for the penalty and for the drift of local steps, so that models
+        converge to the constrained optimum with constant step and penalty. The paper has no theorem
+        for it: its guarantee is the certificate.
 
     References
     ----------
@@ -55,10 +74,27 @@ class PCFedAvg(Algorithm):
     Examples
     --------
     >>> PCFedAvg(step=0.03, penalty=10.0)
-    PCFedAvg(step=0.03, penalty=10.0)
+    PCFedAvg(step=0.03, penalty=10.0, exact=False)
     """
 
+    _: KW_ONLY
+    exact: bool = False
+
     has_theory: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.exact, bool):
+            raise ValueError(f"PCFedAvg: exact must be True or False, got {self.exact!r}.")
+        if self.exact and self.penalty == 0:
+            raise ValueError(
+                "PCFedAvg: penalty must be > 0 with exact=True, got 0; give one such as 1.0."
+            )
+
+    @property
+    def kind(self) -> str:
+        """What the state belongs to; the exact method keeps more."""
+        return "PCFedAvg, exact" if self.exact else "PCFedAvg"
 
     def resolved(self, problem: Problem, *, rounds: int, longest: int) -> Self:
         """Return the method with ``"theory"`` replaced by numbers for this problem and run."""
@@ -75,56 +111,135 @@ class PCFedAvg(Algorithm):
         """Split the models into the shared one and the agents' offsets from it."""
         C = models.mean(axis=0)
         w = models - C
-        return {"C": C, "w_mean": w.mean(axis=0)}, {"w": w}
+        server, private = {"C": C, "w_mean": w.mean(axis=0)}, {"w": w}
+        if self.exact:
+            server |= {name: np.zeros_like(C) for name in ("cv_mean", "cu_mean")}
+            server |= {"drift": np.zeros(1)}
+            private |= {name: np.zeros_like(w) for name in ("lambda", "cv", "cu")}
+            private |= {name: np.zeros((len(w), 1)) for name in ("seen", "beta")}
+        return server, private
 
     def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
         """Take local steps on the own block x and the average z of the agent's m blocks."""
         m, gamma, rho, sigma = facts.m, facts.step, facts.penalty, work.coupling
-        x0 = (received["C"] + private["w"]).astype(work.dtype)
+        model = self.model(received, private)
+        x0 = model.astype(work.dtype)
         z0 = (received["C"] + received["w_mean"]).astype(work.dtype)
+        fix = _corrections(work, received, private, facts, model) if self.exact else None
         v, u = np.zeros_like(x0), np.zeros_like(x0)
         x, z, g, p, s = (np.empty_like(x0) for _ in range(5))
-        for _ in range(work.steps):
+        for k in range(work.steps):
             _sum(x0, v, u, out=x)  # x = C + w + v + u
             np.divide(u, m, out=z)
             _sum(z0, v, z, out=z)  # z = C + w̄ + v + u/m
+            if fix:
+                fix.shift(x, z, k, buffer=s)  # x −= γ k cu/m,  z −= γ k ĉu/m
             work.gradient(z, out=g)  # g = ∇f(z) on a batch
-            work.excess(x, out=p)
-            p *= rho  # p = ρ (x − Π[x])
+            work.excess(np.add(x, fix.offset, out=s) if fix else x, out=p)
+            p *= rho  # p = ρ (y − Π[y]),  y = x + λ/ρ
             np.subtract(x, z, out=s)
             s *= sigma  # s = σ (x − z)
             g -= s
-            g *= gamma / m
-            v -= g  # v −= γ (g − s)/m
+            g /= m
             p += s
+            if fix:
+                g += fix.every  # ĉv − cv
+                p -= fix.own  # cu
+            g *= gamma
+            v -= g  # v −= γ ((g − s)/m − cv + ĉv)
             p *= gamma
-            u -= p  # u −= γ (p + s)
-        return Update(sent={"v": v, "u": u}, pending={"u": u})
+            u -= p  # u −= γ (p + s − cu)
+        if fix is None:
+            return Update(sent={"v": v, "u": u}, pending={"u": u})
+        kept = {"v": v, "u": u, "lambda": fix.multiplier, "steps": np.array([float(work.steps)])}
+        return Update(sent={"v": v, "u": u}, pending=kept)
 
     def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
         """Add the mean updates; who was absent did zero steps, so means divide by m."""
         m = facts.m
-        return {
-            "C": server["C"] + sums.vectors["v"] / m,
-            "w_mean": server["w_mean"] + sums.vectors["u"] / m / m,
-        }
+        v, u = sums.vectors["v"] / m, sums.vectors["u"] / m
+        new: dict[str, Array] = {"C": server["C"] + v, "w_mean": server["w_mean"] + u / m}
+        if self.exact:
+            drift, scale = facts.step * sums.steps / m**2, facts.step * facts.longest
+            share = sums.steps / (m * facts.longest)
+            new["w_mean"] -= drift * server["cu_mean"]
+            new["cv_mean"] = (1 - share) * server["cv_mean"] - v / scale
+            new["cu_mean"] = server["cu_mean"] - u / scale
+            new["drift"] = server["drift"] + drift
+        return new
 
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
     ) -> Vectors:
-        """Add the agent's own part of the round to its offset."""
-        return {"w": private["w"] + pending["u"].astype(np.float64) / facts.m}
+        """Add the agent's own part of the round to its offset and its corrections."""
+        m = facts.m
+        u = pending["u"].astype(np.float64)
+        new: dict[str, Array] = {"w": self._offset(received, private) + u / m}
+        if self.exact:
+            drift, scale = facts.step * steps / m**2, facts.step * facts.longest
+            beta = pending["steps"] / facts.longest
+            new["w"] -= drift * private["cu"]
+            new["cv"] = private["cv"] - beta * received["cv_mean"] - pending["v"] / scale
+            new["cu"] = private["cu"] - u / scale
+            new["lambda"] = pending["lambda"]
+            new["seen"] = received["drift"] + drift
+            new["beta"] = beta
+        return new
 
     def model(self, server: Vectors, private: Vectors) -> Array:
         """Return $x_i = C + w_i$."""
-        return server["C"] + private["w"]
+        return server["C"] + self._offset(server, private)
+
+    def _offset(self, server: Vectors, private: Vectors) -> Array:
+        """Return w_i, with what the agent's block got while it was away."""
+        if not self.exact:
+            return private["w"]
+        return private["w"] - (server["drift"] - private["seen"]) * private["cu"]
 
     def average(self, server: Vectors) -> Array:
         r"""Return $\bar x = C + \bar w$."""
         return server["C"] + server["w_mean"]
 
 
-def _sum(a: Array, b: Array, c: Array, *, out: Array) -> np.ndarray[Any, Any]:
+@dataclass(frozen=True, eq=False)
+class _Corrections:
+    """What exact PC-FedAvg adds to the local steps of a round, in the dtype of the steps."""
+
+    every: Array  # ĉv − cv
+    own: Array  # cu
+    offset: Array  # λ/ρ
+    own_shift: Array  # γ cu/m
+    mean_shift: Array  # γ ĉu/m
+    multiplier: Array  # λ itself, float64, kept if the round is counted
+
+    def shift(self, x: Array, z: Array, k: int, *, buffer: Array) -> None:
+        """Subtract what k steps have added to the blocks on everybody's account."""
+        np.multiply(self.own_shift, k, out=buffer)
+        x -= buffer
+        np.multiply(self.mean_shift, k, out=buffer)
+        z -= buffer
+
+
+def _corrections(
+    work: Work, received: Vectors, private: Vectors, facts: Round, model: Array
+) -> _Corrections:
+    """Move the multiplier by the agent's last round, and gather what the local steps need."""
+    rho, multiplier = facts.penalty, private["lambda"]
+    if private["beta"] > 0:
+        p = rho * work.excess(model + multiplier / rho, out=np.empty_like(model))
+        multiplier = multiplier + private["beta"] * (p - multiplier)
+    shift = facts.step / facts.m
+    return _Corrections(
+        every=(received["cv_mean"] - private["cv"]).astype(work.dtype),
+        own=private["cu"].astype(work.dtype),
+        offset=(multiplier / rho).astype(work.dtype),
+        own_shift=(shift * private["cu"]).astype(work.dtype),
+        mean_shift=(shift * received["cu_mean"]).astype(work.dtype),
+        multiplier=multiplier,
+    )
+
+
+def _sum(a: Array, b: Array, c: Array, *, out: Array) -> Array:
     """Write a + b + c to ``out``, which may be c."""
     np.add(b, c, out=out)
     return np.add(a, out, out=out)

@@ -69,7 +69,7 @@ class Scaffold(Algorithm):
         }
 
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round
+        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
     ) -> Vectors:
         """Move the agent's own control variate."""
         return {"c": private["c"] + pending["delta_c"]}
