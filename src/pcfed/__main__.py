@@ -10,10 +10,11 @@ def main() -> None:
     try:
         from pcfed.cli import main as run
     except ModuleNotFoundError as missing:
-        sys.exit(
+        sys.stderr.write(
             f"pcfed: the command line needs the package {missing.name!r}, which is not installed; "
-            "run pip install 'pcfed[experiments]'."
+            "run pip install 'pcfed[experiments]'.\n"
         )
+        sys.exit(2)
     run()
 
 
