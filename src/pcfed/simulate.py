@@ -248,7 +248,8 @@ class _Chosen:
         if self.output == "random" and index == self.index:
             at = state.copy()
             if self.steps:
-                at = self.engine.play(at, index, allowed=len(state.private), limit=self.steps).state
+                allowed = self.engine.problem.m  # refusals are counted in the whole round
+                at = self.engine.play(at, index, allowed=allowed, limit=self.steps).state
             self.taken = self.engine.models(at)
 
     def after(self, state: State) -> None:
