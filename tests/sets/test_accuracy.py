@@ -200,3 +200,22 @@ def test_large_intersections_use_their_members():
     p = convex.project(x)
     theta = np.median((x - p)[(p > 1e-9) & (p < 0.01 - 1e-9)])
     np.testing.assert_allclose(p, np.clip(x - theta, 0.0, 0.01), atol=1e-12)
+
+
+@pytest.mark.parametrize("far", [1.0, 1e3, 1e8])
+@pytest.mark.parametrize("n", [6, 2000])
+def test_l1_ball_and_bounds_at_once(n, far):
+    """The optimality conditions of the l1 ball within bounds, which need not hold zero."""
+    rng = np.random.default_rng(n)
+    lower, upper = -rng.uniform(0, 0.3, n), rng.uniform(0, 0.3, n)
+    lower[0], upper[1] = 0.01, -0.01
+    both = Intersection(L1Ball(0.02 * n + 0.1), Box(lower, upper))
+    x = far * rng.normal(size=n)
+    p = both.project(x)
+    assert both.contains(p)
+    for s in (both.project(rng.normal(size=n)) for _ in range(20)):
+        assert (x - p) @ (s - p) <= 1e-12 * n * far
+    assert Intersection(*reversed(both.sets)).project(x).tolist() == p.tolist()
+    empty = Intersection(L1Ball(0.5), Box(0.6 / n, 1.0))
+    with pytest.raises(ProjectionError, match="the set is empty"):
+        empty.project(x)

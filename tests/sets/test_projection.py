@@ -132,8 +132,9 @@ def test_linear_minimizers_and_support_bounds(case: Case, data):
         assert not case.bounded
         return
     assert case.set.contains(least)
-    assert float(q @ least) <= float(q @ s) + 64 * error
-    assert case.set.support_bound(-q) == pytest.approx(-float(q @ least), rel=1e-9, abs=64 * error)
+    slack = 64 * error if case.closed_form else 1e-7 * max(1.0, np.linalg.norm(q))  # of HiGHS
+    assert float(q @ least) <= float(q @ s) + slack
+    assert case.set.support_bound(-q) == pytest.approx(-float(q @ least), rel=1e-9, abs=slack)
 
 
 @each_set

@@ -30,6 +30,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.affine import EPS, Affine
+from pcfed.sets.balls import L1Ball
 from pcfed.sets.base import (
     ConvexSet,
     Hint,
@@ -38,6 +39,8 @@ from pcfed.sets.base import (
     UnboundedError,
     norm,
 )
+from pcfed.sets.boxes import Bounds
+from pcfed.sets.l1_in_box import project_l1_in_box
 from pcfed.sets.polyhedra import Polyhedron
 
 CYCLES = 50
@@ -181,6 +184,19 @@ def nearest(members: tuple[ConvexSet, ...], x: Float64Array) -> Float64Array:
     """Return the projection of x onto the intersection of the members."""
     if len(members) == 1:
         return _onto(members[0], x)
+    match members:
+        case (L1Ball(center=None, weights=None) as ball, Bounds() as box) | (
+            Bounds() as box,
+            L1Ball(center=None, weights=None) as ball,
+        ):
+            lower, upper = (np.broadcast_to(bound, x.shape) for bound in box._bounds)
+            found = project_l1_in_box(x, ball.radius, lower, upper)
+            if found is None:
+                raise ProjectionError(
+                    f"Intersection: the set is empty, {_names(members)} have no point in common; "
+                    "relax one of them."
+                )
+            return found
     p, y, settled = dykstra(members, x)
     return p if settled else admm(members, x, p, y)
 
