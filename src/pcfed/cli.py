@@ -181,7 +181,9 @@ def _progress(total: int) -> Iterator[_Tick]:
 
 @app.command()
 def bounds(
-    name: Annotated[str, typer.Argument(help=f"An experiment, of {', '.join(NAMES)}.")],
+    name: Annotated[
+        str, typer.Argument(help=f"An experiment, of {', '.join(NAMES)}, or a .toml file.")
+    ],
     epsilon: Annotated[float, typer.Option(help="The accuracy to count rounds for.")] = 0.1,
     quick: Annotated[bool, typer.Option("--quick", help="On small data (digits).")] = False,
     data_dir: DataDir = None,

@@ -9,6 +9,7 @@ import pytest
 
 from pcfed.experiments.claims import claims
 from pcfed.experiments.figures import write_figures
+from pcfed.experiments.presets import load_preset
 from pcfed.experiments.rates import RatePoint, Rates, measure_rates, rates_problem
 from pcfed.guarantees import optimum
 from pcfed.report import write_report
@@ -109,6 +110,59 @@ def test_certify_and_bounds_on_the_command_line(tmp_path):
     code, out, err = called("certify", str(run))
     assert code == 2
     assert "must say which problem the run solved" in " ".join(err.split())
+
+
+CONFIG = """
+title = "Two agents"
+
+[[setting]]
+name = "digits"
+data = "digits"
+partition = "iid"
+constraints = ["l1(5)", "box(-1, 1)"]
+couplings = [0.1, 0.2]
+penalty = 10.0
+rounds = 100
+batch = 1.0
+
+[[setting.method]]
+name = "PC-FedAvg"
+algorithm = "PCFedAvg"
+step = 1e-4
+local_steps = 2
+"""
+
+
+def test_bounds_of_a_config_that_the_theorem_covers(tmp_path):
+    (tmp_path / "own.toml").write_text(CONFIG)
+    code, out, err = called("bounds", str(tmp_path / "own.toml"))
+    assert code == 0, err
+    assert "The theorem covers PC-FedAvg as this experiment runs it" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("title =", "titel =", "the key 'title' is missing"),
+        ("rounds = 100", "", "the key 'rounds' is missing"),
+        ('"PCFedAvg"', '"PCFed"', "the key 'PCFed' is missing or names nothing"),
+        ("step = 1e-4", "step = -1", "step must be > 0, got -1"),
+        ("step = 1e-4", "stride = 1", "stride"),
+        ("[[setting]]", "[[setting]", "it must be an experiment in TOML"),
+    ],
+)
+def test_broken_configs_get_a_sentence(old, new, sentence, tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(CONFIG.replace(old, new, 1))
+    with pytest.raises(ValueError, match=r"own\.toml: it must be an experiment in TOML") as caught:
+        load_preset(str(path))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_config_gets_a_sentence(tmp_path):
+    with pytest.raises(ValueError, match="No such file"):
+        load_preset(str(tmp_path / "nothing.toml"))
 
 
 def test_bounds_say_that_the_papers_step_is_not_covered():

@@ -8,6 +8,8 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from pcfed.algorithms import Algorithm, FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold, Schedule
@@ -124,24 +126,42 @@ class Preset:
 
 
 def load_preset(name: str) -> Preset:
-    """Return a preset that comes with the package.
+    """Return a preset that comes with the package, or the one in a TOML file of the same form.
 
     Parameters
     ----------
     name : str
-        One of ``NAMES``.
+        One of ``NAMES``, or the path of a file that ends in ``.toml``.
     """
+    if name.endswith(".toml"):
+        return _read(Path(name).stem, name, Path(name))
     if name not in NAMES:
         raise ValueError(
-            f"reproduce: there is no experiment {name!r}; choose from {', '.join(NAMES)}."
+            f"reproduce: there is no experiment {name!r}; choose from {', '.join(NAMES)}, "
+            "or give a .toml file."
         )
-    text = files("pcfed.experiments").joinpath(f"{name}.toml").read_text("utf-8")
-    table = tomllib.loads(text)
-    settings: dict[str, dict[str, Any]] = {}
-    for given in table["setting"]:
-        like = settings[given["like"]] if "like" in given else {}
-        settings[given["name"]] = {**like, **given}
-    return Preset(name, table["title"], tuple(_setting(each) for each in settings.values()))
+    return _read(name, name, files("pcfed.experiments").joinpath(f"{name}.toml"))
+
+
+def _read(name: str, where: str, file: Path | Traversable) -> Preset:
+    """Return the preset in a file, or say in a sentence what is wrong with it."""
+    try:
+        table = tomllib.loads(file.read_text("utf-8"))
+        settings: dict[str, dict[str, Any]] = {}
+        for given in table["setting"]:
+            like = settings[given["like"]] if "like" in given else {}
+            settings[given["name"]] = {**like, **given}
+        return Preset(name, table["title"], tuple(_setting(each) for each in settings.values()))
+    except OSError as mistake:
+        reason = mistake.strerror or str(mistake)
+    except KeyError as mistake:
+        reason = f"the key {mistake.args[0]!r} is missing or names nothing"
+    except (TypeError, ValueError, AttributeError) as mistake:
+        reason = str(mistake).rstrip(".")
+    raise ValueError(
+        f"{where}: it must be an experiment in TOML, but {reason}; "
+        "see the presets of pcfed.experiments for the form."
+    )
 
 
 def _setting(table: Mapping[str, Any]) -> Setting:
