@@ -75,6 +75,8 @@ def test_fit_finds_the_slope_with_an_interval_around_it(slope):
 def test_claims_follow_the_rates():
     good = {c.claim: c.verdict for c in claims([], made(-1.0))}
     assert set(good.values()) == {"holds"}
+    flat = [c.verdict for c in claims([], made(-0.95))]
+    assert flat == ["holds", "holds", "holds, but"]
     slow = [c.verdict for c in claims([], made(-0.3))]
     assert slow == ["holds", "does not hold", "does not hold"]
     rates = made(-1.0)
