@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -185,6 +186,10 @@ def bounds(
         str, typer.Argument(help=f"An experiment, of {', '.join(NAMES)}, or a .toml file.")
     ],
     epsilon: Annotated[float, typer.Option(help="The accuracy to count rounds for.")] = 0.1,
+    tolerance: Annotated[
+        float,
+        typer.Option(help="For the certified gap and the gradient of the optima that are needed."),
+    ] = 1e-3,
     quick: Annotated[bool, typer.Option("--quick", help="On small data (digits).")] = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -194,7 +199,6 @@ def bounds(
     largest step that it admits, with the experiment's data, rounds, local steps and batches.
     """
     preset = load_preset(name).quick() if quick else load_preset(name)
-    shown = errors.is_terminal
     for setting in preset.settings:
         method = next(m for m in setting.methods if isinstance(m.algorithm, PCFedAvg))
         problem = build_problem(setting, 0, data_dir)
@@ -202,13 +206,17 @@ def bounds(
         _print(coverage(problem, setting, method))
         penalty = math.sqrt(setting.rounds)
         errors.print("Looking for the constrained and the penalised optimum …")
+        find = partial(
+            guarantees.optimum, problem, tolerance=tolerance, iterations=400, progress=True
+        )
+        best = find()
         known = guarantees.constants(
             problem,
             penalty=penalty,
             local_steps=method.local_steps,
             batch=setting.batch,
-            constrained=guarantees.optimum(problem, tolerance=1e-4, progress=shown),
-            penalised=guarantees.optimum(problem, penalty=penalty, tolerance=1e-4, progress=shown),
+            constrained=best,
+            penalised=find(penalty=penalty, x0=best.models),
         )
         _print(str(known))
         _print(str(guarantees.bounds(known, rounds=setting.rounds)))

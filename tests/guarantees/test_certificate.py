@@ -117,6 +117,23 @@ def test_by_hand():
         assert seen.gap == pytest.approx((3 - x) * (1 - x))
 
 
+def test_tightening_makes_the_gap_smaller_and_never_too_small():
+    """A large ball beside small ones: its far corner is out of the coupling's reach."""
+    rng = np.random.default_rng(0)
+    agents = []
+    for radius in (0.5, 2.0, 500.0):
+        X = rng.normal(size=(40, 10))
+        y = (X @ rng.normal(size=10) > 0).astype(int)
+        agents.append(Agent(LogisticRegression(X, y), L1Ball(radius), coupling=0.1))
+    problem = Problem(agents)
+    best = optimum(problem, tolerance=1e-10)
+    for t in (1.0, 0.1, 0.01):
+        models = best.models + t * rng.normal(size=(3, 10))
+        plain, tight = (certify(problem, models, tightening=steps) for steps in (0, 1000))
+        assert tight.objective == plain.objective
+        assert tight.objective - best.objective <= tight.gap < 0.3 * plain.gap
+
+
 def test_the_order_of_agents_changes_nothing():
     problem = regressions([L1Ball(1.0), L2Ball(0.5), Box(-0.2, 0.3), L1Ball(3.0)])
     models = np.random.default_rng(0).normal(size=(4, 9))
@@ -138,7 +155,7 @@ def test_three_rounds_of_sums_are_enough():
     sent = [send_slope(a, x, average) for a, x in zip(problem.agents, own, strict=True)]
     slope = sum(each.gradient for each in sent) / 3
     shares = [send_share(a, x, average, slope, 3) for a, x in zip(problem.agents, own, strict=True)]
-    seen = certify(problem, given)
+    seen = certify(problem, given, tightening=0)
     assert sum(shares) == pytest.approx(seen.gap, rel=1e-13)
     assert sum(each.objective for each in sent) / 3 == pytest.approx(seen.objective, rel=1e-13)
     assert not any(each.nonconvex for each in sent)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import count
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -98,11 +102,20 @@ def test_it_says_when_it_did_not_get_there():
     assert stalled.gap < 1e-12
 
 
-def test_progress_is_one_line(capsys):
-    optimum(classifiers(), progress=True, iterations=3)
+def test_progress_is_one_line_on_a_terminal_and_now_and_then_elsewhere(capsys, monkeypatch):
+    clock = count(0, 4)
+    module = sys.modules["pcfed.guarantees.optimum"]
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    optimum(classifiers(), progress=True, iterations=6)
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
-    assert "3 steps" in shown
+    assert shown.count("\r") == 6
+    assert "6 steps" in shown
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    optimum(classifiers(), progress=True, iterations=6)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["3", "6"]  # ten seconds apart
 
 
 # -- the gradient of f ----------------------------------------------------------------------------

@@ -19,6 +19,8 @@ step               receives                 sends
 ``send_share``     $\hat z$, $\bar g$       its summand of the gap
 =================  =======================  ==================================================
 
+In this process, where rounds cost little, `pcfed.guarantees.tighten` then makes the gap smaller.
+
 A point $\hat x_i$ on the boundary tells something of the set to whoever reads single summands: on a
 network this needs the agents' consent until there is a secure sum.
 """
@@ -31,7 +33,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, positive
+from pcfed.arrays import Array, Float64Array, count, positive
+from pcfed.guarantees.tighten import tighten
 from pcfed.problem import Agent, Problem
 from pcfed.result import Result
 from pcfed.sets import ProjectionError
@@ -142,14 +145,22 @@ class Certificate:
         return f"Certificate(objective {self.objective:.6g}, {bound})"
 
 
-def certify(problem: Problem, result: Result | Array) -> Certificate:
+TIGHTENING = 1000
+"""Steps by which the gap is made smaller, at most."""
+
+
+def certify(
+    problem: Problem, result: Result | Array, *, tightening: int = TIGHTENING
+) -> Certificate:
     r"""Make models feasible and bound their distance from the optimum.
 
     $$ f(\hat x) - f^* \le \sum_j \max_{s \in X_j} \langle \nabla_j f(\hat x), \hat x_j - s \rangle,
        \qquad \hat x_i = \Pi_{X_i}[x_i] $$
 
-    It costs one full gradient. No constant, no step and no algorithm enters: it holds for whatever
-    models are given, up to rounding in float64.
+    It costs one full gradient, and projections for a bound that is often smaller by far: it keeps
+    the coupling as it is and linearises only the losses (`pcfed.guarantees.tighten`). No constant,
+    no step and no algorithm enters: it holds for whatever models are given, up to rounding in
+    float64.
 
     Parameters
     ----------
@@ -157,6 +168,9 @@ def certify(problem: Problem, result: Result | Array) -> Certificate:
         The agents.
     result : Result or array
         What `pcfed.run` returned, or models: (m, n), or (n,) for one shared model.
+    tightening : int
+        Largest number of steps that make the gap smaller, each a projection per agent; 0 for the
+        formula above as it is.
 
     Returns
     -------
@@ -181,10 +195,13 @@ def certify(problem: Problem, result: Result | Array) -> Certificate:
     >>> loss = LeastSquares(np.eye(2), np.array([3.0, 1.0]))
     >>> problem = Problem([Agent(loss, L1Ball(radius), coupling=0.1) for radius in (1, 5)])
     >>> certify(problem, np.zeros(2))
+    Certificate(objective 2.5, gap 4.3)
+    >>> certify(problem, np.zeros(2), tightening=0)
     Certificate(objective 2.5, gap 4.5)
     >>> certify(problem, np.array([[1.0, 0.0], [4.0, 1.0]]))
-    Certificate(objective 0.25, gap 0.2)
+    Certificate(objective 0.25, gap 0.025)
     """
+    count("certify: tightening", tightening, minimum=0)
     given = result.models if isinstance(result, Result) else np.asarray(result)
     x = problem.as_models("certify: models", given)
     agents, m = problem.agents, problem.m
@@ -203,6 +220,11 @@ def certify(problem: Problem, result: Result | Array) -> Certificate:
     shares = np.array(
         [send_share(*pair, average, slope, m) for pair in zip(agents, models, strict=True)]
     )
+    if tightening and not nonconvex and math.isfinite(shares.sum()):
+        pulls = [
+            agent.coupling * (x_i - average) for agent, x_i in zip(agents, models, strict=True)
+        ]
+        shares = tighten(agents, models, slope + np.mean(pulls, axis=0), tightening)
     return Certificate(
         objective=objective,
         gap=None if nonconvex else float(shares.sum()),
@@ -213,11 +235,16 @@ def certify(problem: Problem, result: Result | Array) -> Certificate:
     )
 
 
+HOPE = 30.0
+"""A gap this many times too large may yet be tightened enough; more was not seen."""
+
+
 @dataclass(frozen=True)
 class Gap:
     r"""Stop a run once its models are certified: ``run(..., stop=Gap(1e-3))``.
 
-    Every evaluated round costs a certificate, about one full gradient; ``eval_every`` spaces them.
+    Every evaluated round costs a certificate, about one full gradient and, where that could make
+    the difference, some projections; ``eval_every`` spaces them.
     The models of the result are then within the tolerance once `certify` has made them feasible.
 
     Parameters
@@ -256,7 +283,10 @@ class Gap:
     def __call__(self, seen: Evaluation) -> bool:
         """Say whether the models of an evaluated round are good enough."""
         try:
-            certificate = certify(seen.problem, seen.models)
+            certificate = certify(seen.problem, seen.models, tightening=0)
+            goal = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
+            if certificate.gap is not None and goal < certificate.gap < HOPE * goal:
+                certificate = certify(seen.problem, certificate.models)
         except ProjectionError:
             return False
         if certificate.gap is None:
@@ -264,8 +294,7 @@ class Gap:
                 f"Gap: there must be a certificate to stop at, but {certificate.reason}; "
                 "stop the run by something else."
             )
-        scale = abs(certificate.objective) if self.relative else 1.0
-        return certificate.gap <= self.tolerance * scale
+        return certificate.gap <= goal
 
 
 def _direction(agent: Agent, model: Array, average: Array, slope: Array, m: int) -> Float64Array:

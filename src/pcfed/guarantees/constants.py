@@ -192,6 +192,7 @@ def constants(
         norm = float(np.linalg.norm(fine.gradient(x)))
         if math.isfinite(constrained.gap):
             norm += math.sqrt(2 * problem.L_G(0.0) * constrained.gap)
+            notes.append(f"‖∇f‖ allows for a certified gap of {constrained.gap:.1e}.")
         else:
             notes.append("‖∇f‖ belongs to a point whose gap is not certified.")
         M_printed = _mean_square(fine, x, 0.0) + (nu2 / problem.m if nu2 < math.inf else 0.0)

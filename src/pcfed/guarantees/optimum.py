@@ -25,8 +25,9 @@ from typing import Literal
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array, count, positive
-from pcfed.guarantees.certificate import certify
+from pcfed.guarantees.certificate import HOPE, certify
 from pcfed.guarantees.quasi_newton import Curvature, accelerate
+from pcfed.guarantees.tighten import tighten
 from pcfed.problem import Problem
 from pcfed.sets import Hint
 
@@ -35,6 +36,10 @@ PATIENCE = 10
 EPS = float(np.finfo(np.float64).eps)
 INNER = 100
 """Steps on one quadratic model, at most."""
+COARSE = 1e-4
+"""From this tolerance on gradients in the dtype of the data, perhaps float32, are good enough."""
+TIGHTEN_EVERY = 25
+"""Iterations between two attempts to certify a smaller gap, once it is in reach."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +96,8 @@ def optimum(
 ) -> Optimum:
     r"""Find the constrained optimum $x^*$, or the penalised one $x^*_\rho$, of a convex problem.
 
-    Losses are evaluated in float64, whatever the dtype of their data.
+    Losses are evaluated in float64, whatever the dtype of their data; in the dtype of their data
+    for tolerances of 1e-4 and more, where that is enough. The gap at the end is always in float64.
 
     Parameters
     ----------
@@ -155,27 +161,27 @@ def optimum(
     rho = None if penalty is None else positive("optimum: penalty", penalty)
     goal = positive("optimum: tolerance", 1e-8 if tolerance is None else tolerance)
     start = np.zeros(problem.n) if x0 is None else x0
-    search = _Search(problem, rho, problem.as_models("optimum: x0", start))
-    while not search.reached(goal) and not search.stuck and search.iterations < iterations:
+    search = _Search(problem, rho, problem.as_models("optimum: x0", start), goal)
+    while not search.reached and not search.stuck and search.iterations < iterations:
         search.step()
         search.measure()
         if progress:
-            search.show(goal)
-    if progress:
+            search.show()
+    if progress and sys.stderr.isatty():
         sys.stderr.write("\n")
-    return search.outcome(goal)
+    return search.outcome()
 
 
 class _Search:
     """An iterate and everything that belongs to it."""
 
-    def __init__(self, problem: Problem, rho: float | None, x: Float64Array) -> None:
-        self.problem = problem.double()
-        self.rho = rho
+    def __init__(self, problem: Problem, rho: float | None, x: Float64Array, goal: float) -> None:
+        self.problem = problem.double() if goal < COARSE else problem
+        self.rho, self.goal = rho, goal
         self.sigma = np.array([[agent.coupling] for agent in problem.agents])
         self.hints = [Hint() for _ in problem.agents]
         self.m = problem.m
-        self.began = time.perf_counter()
+        self.began = self.shown = time.perf_counter()
         self.iterations = self.gradients = self.waited = 0
         self.stuck = self.quiet = False
         self.move = self.least = math.inf
@@ -268,6 +274,8 @@ class _Search:
         if self.rho is None:
             rows = zip(self.problem.agents, self.x, q, strict=True)
             gap = sum(q_j @ x_j + a.feasible_set.support_bound(-q_j) for a, x_j, q_j in rows)
+            if self.goal < gap < HOPE * self.goal and self.iterations % TIGHTEN_EVERY == 0:
+                gap = tighten(self.problem.agents, self.x, self.g, 500).sum()
             error = (max(float(gap), 0.0), self.move)  # where gaps are infinite the other decides
         else:
             error = (math.inf, _norm(self.whole(self.x, self.g)))
@@ -279,24 +287,29 @@ class _Search:
         if error < self.error:
             self.best, self.error = self.x, error
 
-    def reached(self, goal: float) -> bool:
-        """Say whether the best point is good enough."""
+    @property
+    def reached(self) -> bool:
+        """Whether the best point is good enough."""
         gap, residual = self.error
-        return (gap if math.isfinite(gap) else residual) <= goal
+        return (gap if math.isfinite(gap) else residual) <= self.goal
 
-    def show(self, goal: float) -> None:
-        """Write a line on how far the search is."""
-        seconds, (gap, residual) = time.perf_counter() - self.began, self.error
-        sys.stderr.write(
-            f"\r{self.iterations} steps  {self.gradients} gradients  {seconds:.0f} s  "
-            f"gap {gap:.1e}  gradient {residual:.1e}  goal {goal:.0e}  "
+    def show(self) -> None:
+        """Write how far the search is: over the same line on a terminal, else now and then."""
+        terminal, now = sys.stderr.isatty(), time.perf_counter()
+        if now - self.shown < (0.1 if terminal else 10.0):
+            return
+        self.shown, (gap, residual) = now, self.error
+        line = (
+            f"{self.iterations} steps  {self.gradients} gradients  {now - self.began:.0f} s  "
+            f"gap {gap:.1e}  gradient {residual:.1e}  goal {self.goal:.0e}"
         )
+        sys.stderr.write(f"\r{line}  " if terminal else f"{line}\n")
         sys.stderr.flush()
 
-    def outcome(self, goal: float) -> Optimum:
+    def outcome(self) -> Optimum:
         """Return the best point, evaluated."""
         gap, residual = self.error
-        done = self.reached(goal)
+        done = self.reached
         if self.rho is None:
             if self.stuck and not done:  # at the floor of the gap, nearer points need not lower it
                 self.best, residual = self.calmest, self.least
@@ -311,7 +324,7 @@ class _Search:
         name = "gap" if math.isfinite(gap) else "length of the gradient"
         status: Literal["converged", "stalled", "stopped"]
         if done:
-            status, end = "converged", f"asked for {goal:.3g}."
+            status, end = "converged", f"asked for {self.goal:.3g}."
         elif self.stuck:
             cause = "rounding, or a set whose support bound is not exact"
             status, end = "stalled", f"no more progress ({cause})."
