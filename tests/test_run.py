@@ -9,6 +9,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, run
+from pcfed.algorithms import Outlook
 from pcfed.losses import LeastSquares
 from pcfed.reference import reference
 from pcfed.sets import CustomSet, L1Ball, Simplex, WholeSpace
@@ -302,13 +303,13 @@ def test_random_start_is_every_agents_own_where_sets_do_not_meet():
 
 def test_theory_is_root_of_rounds_and_the_largest_admissible_step():
     problem = classifiers()
-    algorithm = PCFedAvg("theory", "theory").resolved(problem, rounds=400, longest=9)
+    algorithm = PCFedAvg("theory", "theory").resolved(problem, Outlook(400, 9))
     L = (problem.L_f + 0.05 * 2) / 3 + 20
     assert algorithm.penalty == 20
     assert algorithm.step == pytest.approx(min(1 / (6 * L), 1 / (5 * L * 8)))
-    one = PCFedAvg("theory", 2.0).resolved(problem, rounds=400, longest=1)
+    one = PCFedAvg("theory", 2.0).resolved(problem, Outlook(400, 1))
     assert one.step == pytest.approx(1 / (6 * problem.L_G(2.0)))
-    growing = PCFedAvg("theory", Power(exponent=0.5)).resolved(problem, rounds=9, longest=1)
+    growing = PCFedAvg("theory", Power(exponent=0.5)).resolved(problem, Outlook(9, 1))
     assert growing.step == pytest.approx(1 / (6 * problem.L_G(3.0)))
     result = run(problem, PCFedAvg("theory", "theory"), rounds=100, local_steps=4)
     assert result.history[-1].objective < result.start.objective

@@ -17,10 +17,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from pcfed import data, guarantees
 from pcfed.algorithms import PCFedAvg
 from pcfed.experiments.claims import claims, coverage
+from pcfed.experiments.exact import CASES, EXACT, METHODS, Course, measure_exact
+from pcfed.experiments.exact import QUICK as QUICK_CASES
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.presets import NAMES, PARTITIONS, Preset, load_preset
 from pcfed.experiments.rates import QUICK, RATES, ROUNDS, measure_rates
@@ -81,7 +84,9 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...", help=f"Experiments, of {', '.join((*NAMES, RATES))}; else all."
+            metavar="[NAME]...",
+            help=f"Experiments, of {', '.join((*NAMES, RATES, EXACT))}; without any, "
+            f"all but {EXACT}.",
         ),
     ] = None,
     quick: Annotated[
@@ -104,13 +109,16 @@ def reproduce(
     not run again.
     """
     chosen = names or [*NAMES, RATES]
-    presets = [_preset(name, quick, partition) for name in chosen if name != RATES]
+    presets = [_preset(name, quick, partition) for name in chosen if name not in (RATES, EXACT)]
     sizes = (QUICK if quick else ROUNDS) if RATES in chosen else ()
+    cases = (QUICK_CASES if quick else CASES) if EXACT in chosen else ()
     todo = jobs(presets, seeds)
     began = time.perf_counter()
-    for name in dict.fromkeys(job.setting.data for job in todo):
+    wanted = [job.setting.data for job in todo] + [case.data for case in cases if case.data]
+    for name in dict.fromkeys(wanted):
         data.fetch(name, data_dir=data_dir)
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
+    total += sum(case.others for case in cases) * len(METHODS)
     with _progress(total) as progress:
         run_jobs(todo, out, data_dir=data_dir, workers=workers, tick=progress.job)
         rates = (
@@ -118,8 +126,13 @@ def reproduce(
             if sizes
             else None
         )
+        race = (
+            measure_exact(out, cases=cases, data_dir=data_dir, workers=workers, tick=progress.exact)
+            if cases
+            else None
+        )
     finished = comparisons(presets, results(todo, out))
-    figures = write_figures(finished, out / "figures", rates)
+    figures = write_figures(finished, out / "figures", rates, race)
     report = out / "report.html"
     facts = {
         "pcfed": version("pcfed"),
@@ -129,10 +142,10 @@ def reproduce(
         "runs": str(len(distinct(todo))),
         "seconds (this call)": f"{time.perf_counter() - began:.0f}",
     }
-    write_report(finished, report, data_dir=data_dir, facts=facts, rates=rates)
+    write_report(finished, report, data_dir=data_dir, facts=facts, rates=rates, race=race)
     table = Table("", "experiment", "claim", "measured", title="Does it hold?")
     marks = {"holds": "[green]✓[/]", "holds, but": "[yellow]≈[/]", "does not hold": "[red]✗[/]"}
-    for claim in claims(finished, rates):
+    for claim in claims(finished, rates, race):
         table.add_row(marks[claim.verdict], claim.where, claim.claim, claim.measured)
     console.print(table)
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
@@ -166,6 +179,11 @@ class _Tick:
         """Note that a run of the rates is done."""
         what = f"{RATES}: {rounds:,} rounds"
         self.progress.update(self.task, advance=rounds / RATE_WEIGHT, description=what)
+
+    def exact(self, course: Course) -> None:
+        """Note that a run of the comparison with exact PC-FedAvg is done."""
+        what = f"{EXACT}: {course.case.title}, {course.method}"
+        self.progress.update(self.task, advance=course.case.others, description=what)
 
 
 @contextmanager
@@ -209,14 +227,16 @@ def bounds(
         find = partial(
             guarantees.optimum, problem, tolerance=tolerance, iterations=400, progress=True
         )
-        best = find()
+        with threadpool_limits(1):  # two threads on a busy machine are slower than one, by far
+            best = find()
+            penalised = find(penalty=penalty, x0=best.models)
         known = guarantees.constants(
             problem,
             penalty=penalty,
             local_steps=method.local_steps,
             batch=setting.batch,
             constrained=best,
-            penalised=find(penalty=penalty, x0=best.models),
+            penalised=penalised,
         )
         _print(str(known))
         _print(str(guarantees.bounds(known, rounds=setting.rounds)))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pcfed.algorithms import Work
+from pcfed.algorithms import Outlook, Work
 from pcfed.arrays import count
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
@@ -22,6 +22,9 @@ LocalSteps = int | Sequence[int] | Callable[[int], int | Sequence[int]]
 Participation = float | int | Sequence[Collection[int]] | Callable[[int], Collection[int]]
 """A fraction (float), a number (int), or who is absent: per round, or a function of its index."""
 
+Batch = float | int | Callable[[int], float | int]
+"""A fraction (float), a size (int), or a function of the round's index that returns either."""
+
 
 class Plan:
     """The rounds of one run: presence, local steps and batches, all settled by the arguments.
@@ -32,8 +35,9 @@ class Plan:
         The agents.
     local_steps : int, sequence or callable
         A number, one per agent, or a function of the round's index that returns either.
-    batch : float or int
-        A fraction of the local data as a float in (0, 1], or a size as an int.
+    batch : float, int or callable
+        A fraction of the local data as a float in (0, 1], a size as an int, or a function of the
+        round's index that returns either and may grow beyond all data.
     sampling : {"without_replacement", "with_replacement", "blocks"}
         How batches are drawn; ``"blocks"`` shuffles a copy of the data once.
     participation : float, int, sequence or callable
@@ -47,7 +51,7 @@ class Plan:
         problem: Problem,
         *,
         local_steps: LocalSteps,
-        batch: float | int,
+        batch: Batch,
         sampling: Sampling,
         participation: Participation,
         seed: int,
@@ -56,10 +60,10 @@ class Plan:
         self.m = problem.m
         self._local_steps = local_steps
         self._participation = participation
-        self._batches = [
-            Batches(agent.loss.size, batch_size(batch, agent.loss.size, agent=name), sampling)
-            for agent, name in zip(problem.agents, problem.names, strict=True)
-        ]
+        self._batch, self._sampling = batch, sampling
+        self._sizes = [agent.loss.size for agent in problem.agents]
+        self._names = problem.names
+        self._constant = None if callable(batch) else [self._draws(i, batch) for i in range(self.m)]
         self._agents = [
             self._shuffled(agent, i) if sampling == "blocks" else agent
             for i, agent in enumerate(problem.agents)
@@ -67,6 +71,7 @@ class Plan:
         self._hints = [Hint() for _ in problem.agents]
         self.steps(0)
         self.present(0)
+        self._batches(0, 0)
 
     def steps(self, index: int) -> list[int]:
         """Return the number of local steps of every agent in the round with this index."""
@@ -85,6 +90,18 @@ class Plan:
         if not callable(self._local_steps):
             return max(self.steps(0))
         return max(max(self.steps(index)) for index in rounds)
+
+    def outlook(self, rounds: range) -> Outlook:
+        """Return what a method may know of these rounds before they begin."""
+        first = [self._batches(i, rounds[0]) for i in range(self.m)]
+        last = [self._batches(i, rounds[-1]) for i in range(self.m)]
+        full = all(batches.full for batches in first)
+        return Outlook(
+            rounds=len(rounds),
+            longest=self.longest(rounds),
+            batches=None if full else tuple(batches.size for batches in first),
+            noisy=not all(batches.full for batches in last),
+        )
 
     def present(self, index: int) -> list[int]:
         """Return the positions of those who take part in the round with this index, in order."""
@@ -114,8 +131,21 @@ class Plan:
 
     def work(self, i: int, index: int, steps: int) -> Work:
         """Return what agent ``i`` brings to the round with this index."""
-        batches, hint = self._batches[i], self._hints[i]
+        batches, hint = self._batches(i, index), self._hints[i]
         return Work(self._agents[i], steps, batches, self.seed, i, index, hint)
+
+    def _batches(self, i: int, index: int) -> Batches:
+        """Return how agent ``i`` draws batches in the round with this index."""
+        if self._constant is not None:
+            return self._constant[i]
+        given = self._batch(index) if callable(self._batch) else self._batch
+        whole = isinstance(given, (int, np.integer))
+        return self._draws(i, min(given, self._sizes[i]) if whole else min(given, 1.0))
+
+    def _draws(self, i: int, batch: float | int) -> Batches:
+        """Return how agent ``i`` draws batches of a size."""
+        size = batch_size(batch, self._sizes[i], agent=self._names[i])
+        return Batches(self._sizes[i], size, self._sampling)
 
     def _absent(self, index: int) -> set[int]:
         """Return who is absent in a round by the schedule; nobody is after the end of a list."""

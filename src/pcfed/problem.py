@@ -11,7 +11,7 @@ Here $f_i$ is ``Agent.loss``, $X_i$ is ``Agent.constraint``, $\sigma_i$ is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -144,6 +144,18 @@ class Problem:
     def L_f(self) -> float:
         r"""The smoothness $L_f$ of the local losses: the largest over the agents."""
         return max(agent.loss.smoothness() for agent in self.agents)
+
+    def usual_smoothness(self, batches: Sequence[int] | None = None) -> float:
+        r"""Return the curvature that gradients usually meet: the largest over the agents.
+
+        Parameters
+        ----------
+        batches : sequence of int, optional
+            Every agent's number of samples in a gradient; all by default.
+        """
+        sizes = [None] * self.m if batches is None else batches
+        pairs = zip(self.agents, sizes, strict=True)
+        return max(agent.loss.usual_smoothness(size) for agent, size in pairs)
 
     @property
     def sigma(self) -> float:

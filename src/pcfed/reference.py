@@ -12,7 +12,7 @@ import numpy as np
 
 from pcfed.algorithms import PCFedAvg, Round, Work
 from pcfed.arrays import Array, Float64Array
-from pcfed.plan import LocalSteps, Participation, Plan
+from pcfed.plan import Batch, LocalSteps, Participation, Plan
 from pcfed.problem import Problem
 from pcfed.sampling import Sampling
 
@@ -25,7 +25,7 @@ def reference(
     *,
     rounds: int,
     local_steps: LocalSteps = 1,
-    batch: float | int = 1.0,
+    batch: Batch = 1.0,
     sampling: Sampling = "without_replacement",
     participation: Participation = 1.0,
     x0: Array | None = None,
@@ -58,7 +58,7 @@ def reference(
         participation=participation,
         seed=seed,
     )
-    algorithm = algorithm.resolved(problem, rounds=rounds, longest=plan.longest(range(rounds)))
+    algorithm = algorithm.resolved(problem, plan.outlook(range(rounds)))
     start = np.zeros(problem.n) if x0 is None else x0
     blocks = problem.as_models("reference: x0", start).copy()
     trajectory = [blocks]

@@ -12,7 +12,7 @@ import numpy as np
 from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array, Float64Array, count
 from pcfed.engine import Engine, Outcome
-from pcfed.plan import LocalSteps, Participation, Plan
+from pcfed.plan import Batch, LocalSteps, Participation, Plan
 from pcfed.problem import Problem
 from pcfed.progress import ProgressLine
 from pcfed.result import Record, Refusal, Result, State, Status
@@ -57,7 +57,7 @@ def run(
     *,
     rounds: int,
     local_steps: LocalSteps = 1,
-    batch: float | int = 1.0,
+    batch: Batch = 1.0,
     sampling: Sampling = "without_replacement",
     participation: Participation = 1.0,
     x0: Array | Literal["random"] | Result | None = None,
@@ -82,8 +82,9 @@ def run(
         Number of communication rounds R.
     local_steps : int, sequence or callable
         Local steps in a round: a number, one per agent, or a function of the round's index.
-    batch : float or int
-        Share of the local data in one gradient, a float in (0, 1], or its size, an int.
+    batch : float, int or callable
+        Share of the local data in one gradient, a float in (0, 1], its size, an int, or a function
+        of the round's index: batches that grow let the gap of the exact method go on falling.
     sampling : {"without_replacement", "with_replacement", "blocks"}
         How batches are drawn; ``"blocks"`` shuffles once and then reads contiguous rows.
     participation : float, int, sequence or callable
@@ -145,7 +146,7 @@ def run(
     earlier = x0 if isinstance(x0, Result) and _continues(x0, problem, algorithm) else None
     first = earlier.state.round if earlier else 0
     span = range(first, first + rounds)
-    algorithm = algorithm.resolved(problem, rounds=rounds, longest=plan.longest(span))
+    algorithm = algorithm.resolved(problem, plan.outlook(span))
     state = earlier.state.copy() if earlier else _begin(problem, algorithm, x0, seed)
     line = ProgressLine(rounds) if progress else None
 

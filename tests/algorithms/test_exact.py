@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcfed import Gap, PCFedAvg, certify, run
+from pcfed.algorithms import Outlook
 from pcfed.sets import Box, L1Ball, L2Ball, LinfBall, Simplex
 from tests.federations import N, classifiers, regressions
 
@@ -21,25 +22,52 @@ SETS = {
 }
 
 
-@pytest.mark.parametrize("name", SETS)
+PROBLEMS = [(name, m, 1 + (i + m) % 10) for i, name in enumerate(SETS) for m in (2, 5, 10)]
+PROBLEMS += [("l1", 20, 5), ("simplex", 20, 8), ("l1", 50, 5)]
+"""21 problems: the kind of sets, the number of agents, the local steps of a round."""
+
+
 @pytest.mark.parametrize("participation", [1.0, 0.5], ids=["all", "half absent"])
-def test_certified_gap_vanishes_where_the_papers_method_stalls(name, participation):
-    problem = regressions([SETS[name](i) for i in range(4)])
-    options = {"local_steps": 4, "participation": participation, "eval_every": 500}
-    stalls = run(problem, PCFedAvg(0.05, 2.0), rounds=500, **options)
-    exact = run(problem, PCFedAvg(0.05, 2.0, exact=True), rounds=8000, stop=Gap(1e-10), **options)
-    assert exact.status == "stopped"
-    assert certify(problem, exact).gap <= 1e-10
-    assert certify(problem, stalls).gap > 1e-4
-    assert exact.history[-1].infeasibility.max() < 1e-4
-
-
-@pytest.mark.parametrize("m", [2, 30])
-def test_few_and_many_agents(m):
-    problem = regressions([L1Ball(0.5 + 0.1 * i) for i in range(m)])
-    algorithm = PCFedAvg(0.03 if m == 2 else 0.2, 2.0, exact=True)
-    result = run(problem, algorithm, rounds=6000, local_steps=3, eval_every=250, stop=Gap(1e-9))
+@pytest.mark.parametrize(("name", "m", "local_steps"), PROBLEMS)
+def test_certified_gap_vanishes_with_step_and_penalty_auto(name, m, local_steps, participation):
+    problem = regressions([SETS[name](i % 8) for i in range(m)], seed=m + local_steps)
+    result = run(
+        problem,
+        PCFedAvg("auto", "auto", exact=True),
+        rounds=6000,
+        local_steps=local_steps,
+        participation=participation,
+        eval_every=100,
+        stop=Gap(1e-10),
+    )
     assert result.status == "stopped"
+    assert certify(problem, result).gap <= 1e-10
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_papers_method_stalls(name):
+    problem = regressions([SETS[name](i) for i in range(4)])
+    result = run(problem, PCFedAvg(0.05, 2.0), rounds=500, local_steps=4, eval_every=500)
+    assert certify(problem, result).gap > 1e-4
+
+
+def test_batches_that_grow_let_the_gap_go_on_falling():
+    problem = classifiers(4)
+    algorithm = PCFedAvg("auto", "auto", exact=True)
+    options = {"rounds": 300, "local_steps": 5, "eval_every": 300}
+    few = run(problem, algorithm, batch=0.2, **options)
+    growing = run(problem, algorithm, batch=lambda r: 0.2 * 1.02**r, **options)
+    assert certify(problem, growing).gap < 1e-3 < certify(problem, few).gap
+
+
+def test_a_step_that_decays_has_less_noise_in_the_end():
+    problem = classifiers(4)
+    options = {"rounds": 400, "local_steps": 5, "eval_every": 400, "batch": 0.2}
+    auto = PCFedAvg("auto", "auto", exact=True)
+    first = auto.resolved(problem, Outlook(400, 5, (10,) * 4))
+    constant = certify(problem, run(problem, first, **options))
+    decaying = certify(problem, run(problem, auto, **options))
+    assert decaying.objective < constant.objective
 
 
 @settings(max_examples=30)

@@ -1,6 +1,6 @@
 """Federated methods: one file each, all in the shape of `pcfed.algorithms.base`."""
 
-from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
+from pcfed.algorithms.base import Algorithm, Outlook, Round, Sums, Update, Vectors
 from pcfed.algorithms.fedavg import FedAvg
 from pcfed.algorithms.fedprox import FedProx
 from pcfed.algorithms.local import Local
@@ -14,6 +14,7 @@ __all__ = [
     "FedAvg",
     "FedProx",
     "Local",
+    "Outlook",
     "PCFedAvg",
     "Power",
     "Round",

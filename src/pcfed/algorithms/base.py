@@ -14,12 +14,19 @@ has counted its update, so a lost message can never make the two disagree.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from pcfed.algorithms.schedules import Schedule, check_schedule, value_at
+from pcfed.algorithms.schedules import (
+    Schedule,
+    check_schedule,
+    decaying,
+    largest_value,
+    value_at,
+)
 from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
@@ -49,6 +56,28 @@ class Round:
     step: float
     penalty: float
     longest: int
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known of a run before it begins.
+
+    Attributes
+    ----------
+    rounds : int
+        Number of rounds R.
+    longest : int
+        The largest number of local steps of a round.
+    batches : tuple of int or None
+        Every agent's number of samples in a gradient of the first round; None for all.
+    noisy : bool
+        Whether gradients are of batches, not of all data, to the end.
+    """
+
+    rounds: int
+    longest: int
+    batches: tuple[int, ...] | None = None
+    noisy: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,37 +115,55 @@ class Sums:
     steps: int
 
 
+CAUTION = 1.5
+"""Steps of 2 over the curvature and more diverge."""
+
+
 @dataclass(frozen=True)
 class Algorithm(ABC):
     r"""A federated method.
 
     Parameters
     ----------
-    step : float or callable
-        The local step $\gamma > 0$, a number or a function of the round's index.
-    penalty : float or callable
-        The penalty $\rho \ge 0$ on the distance from the agent's set.
+    step : float, callable or "auto"
+        The local step $\gamma > 0$, a number or a function of the round's index; ``"auto"`` is
+        1.5 over the curvature that local steps meet.
+    penalty : float, callable or "auto"
+        The penalty $\rho \ge 0$ on the distance from the agent's set; ``"auto"`` is $\sqrt R$.
     """
 
     step: Schedule
     penalty: Schedule
 
-    has_theory: ClassVar[bool] = False
-    """Whether ``step`` and ``penalty`` may be "theory"."""
+    words: ClassVar[tuple[str, ...]] = ("auto",)
+    """What ``step`` and ``penalty`` may be instead of numbers."""
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        check_schedule(f"{name}: step", self.step, zero=False, theory=self.has_theory)
-        check_schedule(f"{name}: penalty", self.penalty, zero=True, theory=self.has_theory)
+        check_schedule(f"{name}: step", self.step, zero=False, words=self.words)
+        check_schedule(f"{name}: penalty", self.penalty, zero=True, words=self.words)
 
     @property
     def kind(self) -> str:
         """What the state belongs to: only a method of the same kind can go on from it."""
         return type(self).__name__
 
-    def resolved(self, problem: Problem, *, rounds: int, longest: int) -> Self:
-        """Return the method with every parameter that depends on the problem worked out."""
-        return self
+    def resolved(self, problem: Problem, outlook: Outlook) -> Self:
+        """Return the method with every parameter that depends on the problem worked out.
+
+        Parameters
+        ----------
+        problem : Problem
+            The agents.
+        outlook : Outlook
+            The run that the method is for.
+        """
+        penalty = math.sqrt(outlook.rounds) if self.penalty == "auto" else self.penalty
+        if self.step != "auto":
+            return replace(self, penalty=penalty)
+        largest = largest_value(f"{type(self).__name__}: penalty", penalty, outlook.rounds)
+        step = CAUTION / (usual_smoothness(problem, outlook) + largest)
+        return replace(self, step=decaying(step) if outlook.noisy else step, penalty=penalty)
 
     def round(self, index: int, *, m: int, longest: int) -> Round:
         """Return the public facts of the round with this index."""
@@ -180,3 +227,14 @@ class Algorithm(ABC):
     @abstractmethod
     def average(self, server: Vectors) -> Array | None:
         """Return the population average, or None where the server cannot know it."""
+
+
+def usual_smoothness(problem: Problem, outlook: Outlook) -> float:
+    """Return the usual smoothness of the losses, or say that there is none to take a step from."""
+    usual = problem.usual_smoothness(outlook.batches)
+    if not 0 < usual < math.inf:
+        raise ValueError(
+            f'run: step must be a number where losses have no smoothness, got "auto" and {usual}; '
+            "give one such as 0.1."
+        )
+    return usual

@@ -40,8 +40,17 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
-from pcfed.algorithms.schedules import value_at
+from pcfed.algorithms.base import (
+    CAUTION,
+    Algorithm,
+    Outlook,
+    Round,
+    Sums,
+    Update,
+    Vectors,
+    usual_smoothness,
+)
+from pcfed.algorithms.schedules import decaying, largest_value, value_at
 from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
@@ -57,10 +66,13 @@ class PCFedAvg(Algorithm):
 
     Parameters
     ----------
-    step : float, callable or "theory"
-        The local step $\gamma$; ``"theory"`` is the largest that the theorem admits.
-    penalty : float, callable or "theory"
-        The penalty $\rho$ on squared infeasibility; ``"theory"`` is $\sqrt R$.
+    step : float, callable, "auto" or "theory"
+        The local step $\gamma$; ``"auto"`` is about 1.5 over the curvature that local steps meet,
+        and falls from round to round where gradients are of batches; ``"theory"`` is the largest
+        that the theorem admits.
+    penalty : float, callable, "auto" or "theory"
+        The penalty $\rho$ on squared infeasibility; ``"theory"`` is $\sqrt R$, and so is
+        ``"auto"`` unless exact, for which it is $1/(\gamma H)$.
     exact : bool
         Whether to correct for the penalty and for the drift of local steps, so that models
         converge to the constrained optimum with constant step and penalty. The paper has no theorem
@@ -80,7 +92,7 @@ class PCFedAvg(Algorithm):
     _: KW_ONLY
     exact: bool = False
 
-    has_theory: ClassVar[bool] = True
+    words: ClassVar[tuple[str, ...]] = ("auto", "theory")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,16 +108,39 @@ class PCFedAvg(Algorithm):
         """What the state belongs to; the exact method keeps more."""
         return "PCFedAvg, exact" if self.exact else "PCFedAvg"
 
-    def resolved(self, problem: Problem, *, rounds: int, longest: int) -> Self:
-        """Return the method with ``"theory"`` replaced by numbers for this problem and run."""
-        penalty = math.sqrt(rounds) if self.penalty == "theory" else self.penalty
-        if self.step != "theory":
+    def resolved(self, problem: Problem, outlook: Outlook) -> Self:
+        r"""Return the method with ``"auto"`` and ``"theory"`` replaced by numbers.
+
+        Locally the own block meets the curvature $L/m + \sigma + \rho$, so that
+        $\gamma (L/m + \sigma + \rho) = 1.5$ is stable. With $\gamma \rho H = 1$ the penalty of
+        the exact method moves a model by a good part of its excess in a round; three times as
+        much makes multipliers swing.
+        """
+        name, penalty = "PCFedAvg: penalty", self.penalty
+        rounds, longest = outlook.rounds, outlook.longest
+        if penalty == "theory" or (penalty == "auto" and not self.exact):
+            penalty = math.sqrt(rounds)
+        if self.step == "theory":
+            if penalty == "auto":
+                raise ValueError(
+                    'PCFedAvg: penalty must be a number or "theory" where step is "theory", got '
+                    '"auto"; take the same word for both.'
+                )
+            step = problem.largest_step(largest_value(name, penalty, rounds), longest)
+            return replace(self, step=step, penalty=penalty)
+        share = 1 / max(longest, 2)  # γρ
+        if self.step != "auto":
+            if penalty == "auto":
+                step = value_at("PCFedAvg: step", self.step, 0, zero=False)
+                penalty = share / step
             return replace(self, penalty=penalty)
-        largest = max(
-            value_at("PCFedAvg: penalty", penalty, index, zero=True)
-            for index in range(rounds if callable(penalty) else 1)
-        )
-        return replace(self, step=problem.largest_step(largest, longest), penalty=penalty)
+        usual = usual_smoothness(problem, outlook) / problem.m + problem.sigma
+        if penalty == "auto":
+            step = (CAUTION - share) / usual
+            penalty = share / step
+        else:
+            step = CAUTION / (usual + largest_value(name, penalty, rounds))
+        return replace(self, step=decaying(step) if outlook.noisy else step, penalty=penalty)
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Split the models into the shared one and the agents' offsets from it."""

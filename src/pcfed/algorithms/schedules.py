@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
 from pcfed.arrays import positive, real
 
-Schedule = float | Callable[[int], float] | Literal["theory"]
-"""A number, a function of the round's index (from 0), or what the theorem asks for (PC-FedAvg)."""
+Schedule = float | Callable[[int], float] | Literal["auto", "theory"]
+"""A number, a function of the round's index (from 0), a good choice for the problem, or what the
+theorem asks for (PC-FedAvg)."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,23 @@ class Power:
         return float(self.scale * (index + self.offset) ** self.exponent)
 
 
-def check_schedule(where: str, schedule: object, *, zero: bool, theory: bool = False) -> None:
-    """Raise unless ``schedule`` is a number in range, a function, or ``"theory"`` if that exists.
+def decaying(first: float) -> Power:
+    r"""Return the schedule $\text{first} \cdot (1 + r/20)^{-1/2}$: the noise of batches dies out.
+
+    Parameters
+    ----------
+    first : float
+        The value in the first round.
+    """
+    return Power(offset=STEADY, exponent=-0.5, scale=first * STEADY**0.5)
+
+
+STEADY = 20.0
+"""Rounds after which a decaying step begins to fall."""
+
+
+def check_schedule(where: str, schedule: object, *, zero: bool, words: Collection[str]) -> None:
+    """Raise unless ``schedule`` is a number in range, a function, or a word that is allowed.
 
     Parameters
     ----------
@@ -58,13 +74,15 @@ def check_schedule(where: str, schedule: object, *, zero: bool, theory: bool = F
         The field for the message, for example ``"FedAvg: step"``.
     schedule : object
         What the user gave.
-    zero, theory : bool
-        Whether 0 and ``"theory"`` are allowed.
+    zero : bool
+        Whether 0 is allowed.
+    words : collection of str
+        What it may be instead of a number.
     """
-    if callable(schedule) or (theory and schedule == "theory"):
+    if callable(schedule) or (isinstance(schedule, str) and schedule in words):
         return
     if not isinstance(schedule, (int, float)):
-        options = "a number, a function of the round" + (' or "theory"' if theory else "")
+        options = " or ".join(["a number, a function of the round", *(f'"{w}"' for w in words)])
         raise ValueError(f"{where} must be {options}, got {schedule!r}; give one such as 0.1.")
     positive(where, schedule, zero=zero)
 
@@ -75,3 +93,9 @@ def value_at(where: str, schedule: Schedule, index: int, *, zero: bool) -> float
         raise ValueError(f"{where} must first be resolved for a problem, got {schedule!r}.")
     value = schedule(index) if callable(schedule) else schedule
     return positive(f"{where} in round {index}", value, zero=zero)
+
+
+def largest_value(where: str, schedule: Schedule, rounds: int) -> float:
+    """Return the largest number that ``schedule`` has in a run."""
+    indices = range(rounds if callable(schedule) else 1)
+    return max(value_at(where, schedule, index, zero=True) for index in indices)

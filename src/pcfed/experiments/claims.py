@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from pcfed.experiments.exact import OURS, PAPER, Case, Race
 from pcfed.experiments.presets import Method, Setting
 from pcfed.experiments.rates import Fit, Rates
 from pcfed.experiments.summary import Comparison
@@ -41,7 +42,9 @@ class Claim:
     verdict: Verdict
 
 
-def claims(comparisons: Sequence[Comparison], rates: Rates | None = None) -> list[Claim]:
+def claims(
+    comparisons: Sequence[Comparison], rates: Rates | None = None, race: Race | None = None
+) -> list[Claim]:
     """Return the claims that the given results can speak to.
 
     Parameters
@@ -50,6 +53,8 @@ def claims(comparisons: Sequence[Comparison], rates: Rates | None = None) -> lis
         The finished settings.
     rates : Rates, optional
         The theorem, measured.
+    race : Race, optional
+        Exact PC-FedAvg and others, measured.
     """
     found: list[Claim] = []
     for each in comparisons:
@@ -61,7 +66,29 @@ def claims(comparisons: Sequence[Comparison], rates: Rates | None = None) -> lis
             found.extend(_budgets_bind(each))
     if rates is not None:
         found.extend(_theorem(rates))
+    if race is not None:
+        for case in race.cases:
+            found.extend(_converges(race, case))
     return found
+
+
+def _converges(race: Race, case: Case) -> Iterator[Claim]:
+    """Yield whether the exact method gets to each gap, and no later than the best of the grid."""
+    for target in case.targets:
+        ours, paper = (race.first(case, name, target) for name in (OURS, PAPER))
+        limits = {OURS: case.rounds, PAPER: case.others}
+        said = " against ".join(
+            f"{look.round} rounds" if look else f"not in {limits[name]:,} rounds"
+            for name, look in ((OURS, ours), (PAPER, paper))
+        )
+        sooner = ours is not None and (paper is None or ours.round <= paper.round)
+        yield Claim(
+            "exact",
+            case.title,
+            f"{OURS} is certainly within {target:g}, no later than the best {PAPER} of a grid",
+            said,
+            "holds" if sooner else "does not hold",
+        )
 
 
 def coverage(problem: Problem, setting: Setting, method: Method) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pcfed.experiments.claims import PC, budgets
+from pcfed.experiments.exact import OURS, Case, Race, write_race
 from pcfed.experiments.rates import Rates, write_rates
 from pcfed.experiments.summary import Comparison, write_csv
 from pcfed.result import Record
@@ -28,7 +29,10 @@ DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
 
 
 def write_figures(
-    comparisons: Sequence[Comparison], out: Path, rates: Rates | None = None
+    comparisons: Sequence[Comparison],
+    out: Path,
+    rates: Rates | None = None,
+    race: Race | None = None,
 ) -> list[Path]:
     """Write every figure of the finished settings and their data.
 
@@ -40,6 +44,8 @@ def write_figures(
         Directory to write to.
     rates : Rates, optional
         The theorem, measured.
+    race : Race, optional
+        Exact PC-FedAvg and others.
 
     Returns
     -------
@@ -54,10 +60,12 @@ def write_figures(
         write_csv(each, out / f"{each.slug}.csv")
     if rates:
         write_rates(rates, out / "rates.csv")
+    if race:
+        write_race(race, out / "exact.csv")
     pyplot.switch_backend("agg")
     style = files("pcfed.experiments").joinpath("figures.mplstyle")
     with as_file(style) as path, pyplot.style.context(path):
-        for name, figure in _figures(comparisons, rates):
+        for name, figure in _figures(comparisons, rates, race):
             for kind in ("png", "pdf"):
                 figure.savefig(out / f"{name}.{kind}")
             pyplot.close(figure)
@@ -66,9 +74,12 @@ def write_figures(
 
 
 def _figures(
-    comparisons: Sequence[Comparison], rates: Rates | None
+    comparisons: Sequence[Comparison], rates: Rates | None, race: Race | None
 ) -> Iterator[tuple[str, Figure]]:
     """Yield the name and the figure of everything there is to show."""
+    if race:
+        for case in race.cases:
+            yield case.slug, certified(race, case)
     if rates:
         yield "rates", theorem(rates)
     for each in comparisons:
@@ -138,6 +149,29 @@ def theorem(rates: Rates) -> Figure:
         panel.set_title(title, fontsize=8)
         panel.set_xlabel("rounds R")
     _legend(figure, axes[0])
+    return figure
+
+
+def certified(race: Race, case: Case) -> Figure:
+    """Draw the certified gap over rounds and bytes, and the infeasibility over bytes."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(9.0, 3.0))
+    for k, name in reversed(list(enumerate(race.methods(case)))):
+        looks = race.best(case, name).looks
+        rounds = [look.round for look in looks]
+        sent = [look.bytes / 1e6 for look in looks]
+        gaps = [look.gap for look in looks]
+        outside = [max(look.infeasibility, 1e-17) for look in looks]
+        for panel, x, y in zip(axes, (rounds, sent, sent), (gaps, gaps, outside), strict=True):
+            width, dash = (2.0, "-") if name == OURS else (1.2, DASHES[k % len(DASHES)])
+            panel.loglog(x, y, color=COLORS[k % len(COLORS)], lw=width, ls=dash, label=name)
+    for panel, x in zip(axes, ("round", "megabytes", "megabytes"), strict=True):
+        panel.set_xlabel(x)
+    axes[0].set_ylabel("certified relative gap")
+    axes[2].set_ylabel("largest infeasibility")
+    _legend(figure, axes[0])
+    figure.suptitle(case.title)
     return figure
 
 

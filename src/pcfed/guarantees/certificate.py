@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -129,6 +129,8 @@ class Certificate:
         Per agent, the distance of the given model from its set: how far it was moved.
     shares : Array
         Per agent, its part of the gap.
+    witness : Array
+        (m, n): the point that proves the gap, see `pcfed.guarantees.tighten`.
     reason : str or None
         Why there is no finite gap.
     """
@@ -138,6 +140,7 @@ class Certificate:
     models: Float64Array
     infeasibility: Float64Array
     shares: Float64Array
+    witness: Float64Array
     reason: str | None = None
 
     def __repr__(self) -> str:
@@ -145,12 +148,16 @@ class Certificate:
         return f"Certificate(objective {self.objective:.6g}, {bound})"
 
 
-TIGHTENING = 1000
+TIGHTENING = 2000
 """Steps by which the gap is made smaller, at most."""
 
 
 def certify(
-    problem: Problem, result: Result | Array, *, tightening: int = TIGHTENING
+    problem: Problem,
+    result: Result | Array,
+    *,
+    tightening: int = TIGHTENING,
+    nearby: Certificate | None = None,
 ) -> Certificate:
     r"""Make models feasible and bound their distance from the optimum.
 
@@ -171,6 +178,8 @@ def certify(
     tightening : int
         Largest number of steps that make the gap smaller, each a projection per agent; 0 for the
         formula above as it is.
+    nearby : Certificate, optional
+        That of models which are not far, say of an earlier round, from whose witness to begin.
 
     Returns
     -------
@@ -220,17 +229,21 @@ def certify(
     shares = np.array(
         [send_share(*pair, average, slope, m) for pair in zip(agents, models, strict=True)]
     )
+    witness = models
     if tightening and not nonconvex and math.isfinite(shares.sum()):
         pulls = [
             agent.coupling * (x_i - average) for agent, x_i in zip(agents, models, strict=True)
         ]
-        shares = tighten(agents, models, slope + np.mean(pulls, axis=0), tightening)
+        begin = None if nearby is None else nearby.witness
+        found = tighten(agents, models, slope + np.mean(pulls, axis=0), tightening, begin)
+        shares, witness = found.shares, found.witness
     return Certificate(
         objective=objective,
         gap=None if nonconvex else float(shares.sum()),
         models=models,
         infeasibility=np.linalg.norm(models - x, axis=1),
         shares=shares,
+        witness=witness,
         reason=_reason(problem, models, average, slope, shares),
     )
 
@@ -239,7 +252,7 @@ HOPE = 30.0
 """A gap this many times too large may yet be tightened enough; more was not seen."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Gap:
     r"""Stop a run once its models are certified: ``run(..., stop=Gap(1e-3))``.
 
@@ -276,6 +289,7 @@ class Gap:
 
     tolerance: float
     relative: bool = False
+    _last: Certificate | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         positive("Gap: tolerance", self.tolerance)
@@ -286,7 +300,8 @@ class Gap:
             certificate = certify(seen.problem, seen.models, tightening=0)
             goal = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
             if certificate.gap is not None and goal < certificate.gap < HOPE * goal:
-                certificate = certify(seen.problem, certificate.models)
+                certificate = certify(seen.problem, certificate.models, nearby=self._last)
+                self._last = certificate
         except ProjectionError:
             return False
         if certificate.gap is None:

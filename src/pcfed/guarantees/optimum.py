@@ -184,6 +184,7 @@ class _Search:
         self.began = self.shown = time.perf_counter()
         self.iterations = self.gradients = self.waited = 0
         self.stuck = self.quiet = False
+        self.witness: Float64Array | None = None
         self.move = self.least = math.inf
         self.error = (math.inf, math.inf)
         scale = sum(agent.loss.smoothness() for agent in problem.agents) / self.m
@@ -275,7 +276,8 @@ class _Search:
             rows = zip(self.problem.agents, self.x, q, strict=True)
             gap = sum(q_j @ x_j + a.feasible_set.support_bound(-q_j) for a, x_j, q_j in rows)
             if self.goal < gap < HOPE * self.goal and self.iterations % TIGHTEN_EVERY == 0:
-                gap = tighten(self.problem.agents, self.x, self.g, 500).sum()
+                found = tighten(self.problem.agents, self.x, self.g, 500, self.witness)
+                gap, self.witness = found.shares.sum(), found.witness
             error = (max(float(gap), 0.0), self.move)  # where gaps are infinite the other decides
         else:
             error = (math.inf, _norm(self.whole(self.x, self.g)))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,8 +27,8 @@ from pcfed.sets import Hint
 
 LOOK = 10
 """Steps between two evaluations of the gap."""
-PATIENCE = 20
-"""Evaluations that must make the gap smaller by a twentieth, or it ends."""
+PATIENCE = 30
+"""Evaluations that must make the gap smaller by a fiftieth, or it ends."""
 
 
 def shares_of_gap(
@@ -58,10 +59,30 @@ def shares_of_gap(
     return shares / len(agents)
 
 
+@dataclass(frozen=True, eq=False)
+class Tightened:
+    r"""The smallest gap that was found.
+
+    Attributes
+    ----------
+    shares : Array
+        Per agent, its summand of the gap.
+    witness : Array
+        (m, n): the point s whose $e_i = s_i - \bar s$ prove it.
+    """
+
+    shares: Float64Array
+    witness: Float64Array
+
+
 def tighten(
-    agents: Sequence[Agent], models: Float64Array, slope: Float64Array, steps: int
-) -> Float64Array:
-    r"""Return the shares of the smallest gap found in at most ``steps`` steps of projections.
+    agents: Sequence[Agent],
+    models: Float64Array,
+    slope: Float64Array,
+    steps: int,
+    witness: Float64Array | None = None,
+) -> Tightened:
+    r"""Return the smallest gap found in at most ``steps`` steps of projections.
 
     Parameters
     ----------
@@ -73,19 +94,23 @@ def tighten(
         $\nabla F(\hat z)$.
     steps : int
         Each costs a projection per agent; it ends sooner where more steps bring little.
+    witness : array of shape (m, n), optional
+        Where to begin, if that is better than the models: the witness of models nearby.
 
     References
     ----------
     O'Donoghue, Candès, "Adaptive restart for accelerated gradient schemes" (2015), §3.2.
     """
+    best = _at(agents, models, slope, models)
     sigma = _couplings(agents)
-    best = shares_of_gap(agents, models, slope, models - models.mean(axis=0))
     largest = float(sigma.max())
-    if largest == 0.0 or not math.isfinite(best.sum()):
+    if largest == 0.0 or not math.isfinite(best.shares.sum()):
         return best
+    if witness is not None:
+        best = min(best, _at(agents, models, slope, witness), key=_gap)
     hints = [Hint() for _ in agents]
-    gaps = [float(best.sum())]
-    s, y, t = models, models, 1.0
+    gaps = [_gap(best)]
+    s, y, t = best.witness, best.witness, 1.0
     for k in range(1, steps + 1):
         pull = sigma * (y - y.mean(axis=0))
         new = y - (slope + pull - pull.mean(axis=0)) / largest
@@ -96,12 +121,23 @@ def tighten(
         y = new if uphill else new + (t - 1) / after * (new - s)
         s, t = new, 1.0 if uphill else after
         if k % LOOK == 0:
-            shares = shares_of_gap(agents, models, slope, s - s.mean(axis=0))
-            best = min(best, shares, key=np.sum)
-            gaps.append(float(best.sum()))
-            if len(gaps) > PATIENCE and gaps[-1] > 0.95 * gaps[-1 - PATIENCE]:
+            best = min(best, _at(agents, models, slope, s), key=_gap)
+            gaps.append(_gap(best))
+            if len(gaps) > PATIENCE and gaps[-1] > 0.98 * gaps[-1 - PATIENCE]:
                 break
     return best
+
+
+def _at(
+    agents: Sequence[Agent], models: Float64Array, slope: Float64Array, s: Float64Array
+) -> Tightened:
+    """Return the gap that a point proves."""
+    return Tightened(shares_of_gap(agents, models, slope, s - s.mean(axis=0)), s)
+
+
+def _gap(found: Tightened) -> float:
+    """Return the sum over agents."""
+    return float(found.shares.sum())
 
 
 def _couplings(agents: Sequence[Agent]) -> Float64Array:

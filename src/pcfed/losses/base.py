@@ -71,6 +71,18 @@ class Loss(ABC):
     def smoothness(self) -> float:
         """Return $L_f$, a Lipschitz constant of the gradient."""
 
+    def usual_smoothness(self, batch: int | None = None) -> float:
+        """Return the curvature to expect, where $L_f$ is a bound that data hardly ever reach.
+
+        ``step="auto"`` is made from it; $L_f$ where nothing better is known.
+
+        Parameters
+        ----------
+        batch : int, optional
+            Number of samples in a gradient; all by default. Few samples are more curved than many.
+        """
+        return self.smoothness()
+
     def gradient_spread(self) -> float:
         r"""Return a bound of the variance of the gradient of one sample, wherever it is taken.
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from pcfed.arrays import Array, positive
 from pcfed.losses.base import Loss, Rows
 from pcfed.losses.features import Features, Index, Matrix, is_sparse, len_of, read_features
-from pcfed.losses.spectrum import largest_eigenvalue, trace
+from pcfed.losses.spectrum import largest_eigenvalue, largest_row, trace
 
 EVERY = slice(None)
 
@@ -170,6 +170,23 @@ class LinearModel(Loss):
         """
         return self.curvature * self._eigenvalue + self.l2
 
+    def usual_smoothness(self, batch: int | None = None) -> float:
+        r"""Return the smoothness to expect of batches of b, of all N samples by default.
+
+        $$ \frac{N (b - 1)}{b (N - 1)} L_f + \frac{N - b}{b (N - 1)} L_1, \qquad
+           L_1 = c \max_j \|\varphi_j\|^2 + l_2 $$
+
+        References
+        ----------
+        Gower et al., "SGD: general analysis and improved rates" (2019), proposition 3.8.
+        """
+        N = self.size
+        if batch is None or batch >= N:
+            return self.smoothness()
+        single = self.curvature * self._largest_row + self.l2
+        many, few = N * (batch - 1), N - batch
+        return (many * self.smoothness() + few * single) / (batch * (N - 1))
+
     def gradient_spread(self) -> float:
         r"""Return $c \cdot \frac1N \sum_j \|\varphi_j\|^2$, a bound of the variance of one sample.
 
@@ -193,6 +210,11 @@ class LinearModel(Loss):
     def _eigenvalue(self) -> float:
         """The largest eigenvalue of ΦᵀΦ/N, computed when first asked for."""
         return largest_eigenvalue(self._features, intercept=self.intercept)
+
+    @cached_property
+    def _largest_row(self) -> float:
+        """The largest ‖φ‖², computed when first asked for."""
+        return largest_row(self._features, self.intercept)
 
     def permuted(self, order: ArrayLike) -> Self:
         """Return this loss with its samples in another order, so that batches can be slices.

@@ -89,6 +89,13 @@ def trace(features: Features, intercept: bool) -> float:
     return features.scale**2 * squares + features.shape[0] * float(intercept)
 
 
+def largest_row(features: Features, intercept: bool) -> float:
+    """Return the largest ‖φ‖² of a sample."""
+    blocks = (block.astype(np.float64) for block, _ in features.blocks(EVERY))
+    top = max(float((block * block).sum(axis=1).max()) for block in blocks)
+    return features.scale**2 * top + float(intercept)
+
+
 def _dense(matrix: Matrix) -> Float64Array:
     """Return a product of two blocks as an array."""
     return np.asarray(matrix.toarray() if is_sparse(matrix) else matrix)

@@ -13,8 +13,10 @@ from typing import Any
 from pcfed import data
 from pcfed.data import Dataset
 from pcfed.experiments.claims import PC, Claim, Verdict, claims
+from pcfed.experiments.exact import Race
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.summary import Comparison
+from pcfed.report.certified import Certified, certified
 from pcfed.report.charts import Chart, Style, charts, styles
 from pcfed.report.findings import differences, findings, in_short
 from pcfed.report.measures import NONZERO, MethodMeasures, measure
@@ -27,6 +29,7 @@ SOURCES: Mapping[str, str] = {
     "the paper": "Claims of the paper, in its setting",
     "the paper's, other shards": "The same claims, with the data shared out in another way",
     "ours": "Our claims: budgets that bind and differ",
+    "exact": "Our claims: exact PC-FedAvg converges where the paper's method stalls",
     "the theorem": "The theorem, with the corrections of our notes on the paper",
 }
 SHARDS: Mapping[str, str] = {
@@ -89,6 +92,7 @@ def write_report(
     data_dir: Path | None = None,
     facts: Mapping[str, str] | None = None,
     rates: Rates | None = None,
+    race: Race | None = None,
 ) -> None:
     """Write the report of experiments: one HTML file that needs nothing else, on line or off.
 
@@ -104,6 +108,8 @@ def write_report(
         How it was made (versions, machine, date), shown at the end.
     rates : Rates, optional
         The theorem, measured.
+    race : Race, optional
+        Exact PC-FedAvg and others, measured.
 
     Raises
     ------
@@ -114,16 +120,15 @@ def write_report(
     DataError
         If a data set can't be had.
     """
-    if not comparisons and rates is None:
+    if not comparisons and rates is None and race is None:
         raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
     load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
     sections = [_section(each.slug, each, load(each.setting.data)) for each in comparisons]
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".part")
-    partial.write_text(
-        _render(sections, claims(comparisons, rates), facts or {}, rates), encoding="utf-8"
-    )
+    found = claims(comparisons, rates, race)
+    partial.write_text(_render(sections, found, facts or {}, rates, race), encoding="utf-8")
     partial.replace(target)
 
 
@@ -148,10 +153,15 @@ def _render(
     found: Sequence[Claim],
     facts: Mapping[str, str],
     rates: Rates | None,
+    race: Race | None,
 ) -> str:
     """Fill the template; everything but our own style and scripts is escaped."""
     jinja = optional("jinja2")
     proved = theorem(rates) if rates else None
+    near = certified(race) if race else []
+    drawn: list[Section | Theorem | Certified] = [*sections, *near]
+    if proved:
+        drawn.append(proved)
     environment = jinja.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja.StrictUndefined
     )
@@ -167,7 +177,8 @@ def _render(
         nonzero=NONZERO,
         quantile=QUANTILE,
         theorem=proved,
-        figures=_figures([*sections, proved] if proved else sections),
+        certified=near,
+        figures=_figures(drawn),
         style=_asset("style.css"),
         script=_asset("page.js"),
         plotly=optional("plotly.offline").get_plotlyjs(),
@@ -191,7 +202,7 @@ def _by_source_and_claim(found: Sequence[Claim]) -> dict[str, dict[str, list[Cla
     return grouped
 
 
-def _figures(sections: Sequence[Section | Theorem]) -> dict[str, Any]:
+def _figures(sections: Sequence[Section | Theorem | Certified]) -> dict[str, Any]:
     """Return every panel as Plotly takes it, by the id of its place in the page."""
     return {
         f"{section.id}-{i}-{j}": {"data": panel.data, "layout": panel.layout}
