@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -25,38 +24,18 @@ from pcfed.sets import (
     Simplex,
 )
 
+from .exact import ENGINES, KINDS, exact_l1, hard_points
 
-def exact_l1(x, radius):
-    """Project onto the l1 ball with fractions; x is outside."""
-    a = [Fraction(abs(float(v))) for v in x]
-    total, theta = Fraction(0), Fraction(0)
-    for k, v in enumerate(sorted(a, reverse=True), 1):
-        total += v
-        if v * k > total - Fraction(radius):
-            theta = (total - Fraction(radius)) / k
-    return np.copysign([float(max(v - theta, 0)) for v in a], x)
+each_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
-def hard_points(rng, kind, n):
-    x = rng.standard_normal(n)
-    return {
-        "plain": x,
-        "whole numbers": np.round(2 * x),
-        "near ties": 1 + 2.0**-52 * rng.integers(-5, 6, n),
-        "scales": x * 10.0 ** rng.integers(-8, 9, n),
-        "large offset": 1e8 + 1e-7 * x,
-        "ties": np.where(rng.random(n) < 0.5, 1.0, x),
-    }[kind]
-
-
-KINDS = ("plain", "whole numbers", "near ties", "scales", "large offset", "ties")
-
-
+@each_engine
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_l1_projection_is_accurate_and_no_hint_changes_it(kind, dtype):
+def test_l1_projection_is_accurate_and_no_hint_changes_it(kind, dtype, engine, monkeypatch):
+    ENGINES[engine](monkeypatch)
     rng = np.random.default_rng(0)
-    eps = np.finfo(dtype).eps
+    eps = float(np.finfo(dtype).eps)
     for _ in range(40):
         x = hard_points(rng, kind, int(rng.integers(1, 50))).astype(dtype)
         size = math.fsum(np.abs(x).tolist())
@@ -73,8 +52,12 @@ def test_l1_projection_is_accurate_and_no_hint_changes_it(kind, dtype):
                 assert ball.project(x, hint=hint).tobytes() == p.tobytes()
 
 
+@each_engine
 @pytest.mark.parametrize("kind", ["on an entry", "tenths", "last bits"])
-def test_thresholds_that_rounding_cannot_decide_do_not_depend_on_the_hint(kind):
+def test_thresholds_that_rounding_cannot_decide_do_not_depend_on_the_hint(
+    kind, engine, monkeypatch
+):
+    ENGINES[engine](monkeypatch)
     rng = np.random.default_rng(5)
     for _ in range(300):
         n = int(rng.integers(3, 40))

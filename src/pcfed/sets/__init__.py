@@ -11,6 +11,7 @@ from pcfed.sets.intersection import Intersection
 from pcfed.sets.nuclear import NuclearBall
 from pcfed.sets.parse import parse_set
 from pcfed.sets.polyhedra import Polyhedron
+from pcfed.sets.rows import project_l1_balls, project_simplices
 from pcfed.sets.simplex import Simplex
 
 __all__ = [
@@ -39,4 +40,6 @@ __all__ = [
     "UnboundedError",
     "WholeSpace",
     "parse_set",
+    "project_l1_balls",
+    "project_simplices",
 ]

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array, Float64Array, frozen, positive
+from pcfed.sets import compiled, threshold
 from pcfed.sets.base import ConvexSet, Hint, Linear, eps_of, norm, shifted
 from pcfed.sets.boxes import box_rows
+from pcfed.sets.compiled import L1_BALL
 from pcfed.sets.threshold import shrink, weighted_shrink
 
 Labels = NDArray[np.intp]
@@ -122,15 +124,22 @@ class L1Ball(Ball):
         """Number of entries of the centre or the weights, if there are any."""
         return super().n if self.weights is None else self.weights.size
 
+    def _project_at_once(self, x: Array, out: Array | None, hint: Hint | None) -> Array | None:
+        if self.center is None and self.weights is None:
+            return compiled.project(x, self.radius, L1_BALL, out, hint)
+        return None
+
+    def _project_around_zero(self, x: Array, hint: Hint | None) -> Array:
+        if self.weights is None:
+            return threshold.project(x, self.radius, L1_BALL, hint)
+        return super()._project_around_zero(x, hint)
+
     def _size(self, y: Float64Array) -> float:
         return float((np.abs(y) if self.weights is None else self.weights * np.abs(y)).sum())
 
     def _onto(self, y: Float64Array, hint: Hint | None) -> Float64Array:
-        a = np.abs(y)
-        if self.weights is None:
-            p = shrink(a, self.radius, hint)
-        else:
-            p = weighted_shrink(a, self.weights, self.radius)
+        w = np.ones_like(y) if self.weights is None else self.weights
+        p = weighted_shrink(np.abs(y), w, self.radius)
         return np.copysign(p, y, where=p != 0, out=p)
 
     def _extreme(self, q: Float64Array) -> Float64Array:

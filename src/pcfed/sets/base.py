@@ -46,10 +46,11 @@ class Hint:
     array([1., 0.])
     """
 
-    __slots__ = ("parts", "threshold")
+    __slots__ = ("parts", "threshold", "thresholds")
 
     def __init__(self) -> None:
         self.threshold = math.nan
+        self.thresholds: Float64Array = np.empty(0)
         self.parts: dict[Hashable, Hint] = {}
 
 
@@ -90,7 +91,7 @@ class ConvexSet(ABC):
         x : array of shape (n,) or (rows, n)
             One point, or one point a row. float32 stays float32; all else becomes float64.
         out : array, optional
-            Where to write the result; it may be ``x``.
+            Where to write the result; it may be ``x``, which an error leaves as it is.
         hint : Hint, optional
             Kept by the caller between calls; saves time and never changes the result.
 
@@ -106,13 +107,10 @@ class ConvexSet(ABC):
         ProjectionError
             If the set is empty, or an iteration did not converge.
         """
+        if type(x) is np.ndarray and (p := self._project_at_once(x, out, hint)) is not None:
+            return delivered(p, x, out)
         x = self._checked("project: x", x, ndims=(1, 2))
-        if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
-            raise ValueError(
-                f"{self._name}.project: out must have the shape {x.shape} and dtype {x.dtype} of "
-                "x, "
-                f"got {out.shape} and {out.dtype}; give such an array or none."
-            )
+        check_out(f"{self._name}.project", x, out)
         return self.project_unchecked(x, out, hint)
 
     def project_unchecked(
@@ -129,13 +127,12 @@ class ConvexSet(ABC):
         hint : Hint, optional
             As in ``project``.
         """
-        x = np.ascontiguousarray(x)
-        with np.errstate(all="ignore"):
-            p = self._project(x, hint) if x.ndim == 1 else self._project_rows(x, hint)
-        if out is None:
-            return p.copy() if p is x else p
-        out[...] = p
-        return out
+        p = self._project_at_once(x, out, hint)
+        if p is None:
+            x = np.ascontiguousarray(x)
+            with np.errstate(all="ignore"):
+                p = self._project(x, hint) if x.ndim == 1 else self._project_rows(x, hint)
+        return delivered(p, x, out)
 
     def distance(self, x: ArrayLike) -> float:
         r"""Return the Euclidean distance $\min_{p \in X} \|p - x\|_2$ of one point to the set."""
@@ -195,6 +192,14 @@ class ConvexSet(ABC):
     def _project(self, x: Array, hint: Hint | None) -> Array:
         """Project one vector without checks; return ``x`` itself if it is inside."""
 
+    def _project_at_once(self, x: Array, out: Array | None, hint: Hint | None) -> Array | None:
+        """Project a vector or rows with code that checks x on the way and writes to ``out``.
+
+        Return None if there is no such code or it refuses x, which it never changes; return ``x``
+        itself if it is inside.
+        """
+        return None
+
     def _project_rows(self, x: Array, hint: Hint | None) -> Array:
         """Project every row."""
         p = np.empty_like(x)
@@ -244,24 +249,50 @@ class ConvexSet(ABC):
 
     def _checked(self, where: str, x: ArrayLike, ndims: tuple[int, ...] = (1,)) -> Array:
         """Return x as a finite float array of the right shape."""
-        array = floating(f"{self._name}.{where}", x)
-        if array.ndim not in ndims or array.size == 0:
-            shapes = " or ".join(("(n,)", "(rows, n)")[: len(ndims)])
-            raise ValueError(
-                f"{self._name}.{where} must be a non-empty array of shape {shapes}, "
-                f"got shape {array.shape}; reshape it."
-            )
-        top = float(np.abs(array).max())
-        if top > LARGEST:
-            raise ValueError(
-                f"{self._name}.{where} must have entries of at most {LARGEST} in size, got {top}; "
-                "rescale the problem."
-            )
+        array = checked_points(f"{self._name}.{where}", x, ndims)
         self._check_length(where, array.shape[-1])
         return array
 
 
 # -- numbers --------------------------------------------------------------------------------------
+
+
+def checked_points(where: str, x: ArrayLike, ndims: tuple[int, ...]) -> Array:
+    """Return x as a float array of finite entries that are not too large, or say what is wrong."""
+    array = x if type(x) is np.ndarray and x.dtype in (np.float32, np.float64) else np.empty(0)
+    fine = array.size > 0 and max(-float(array.min()), float(array.max())) <= LARGEST
+    if not fine:
+        array = floating(where, x)
+    if array.ndim not in ndims or array.size == 0:
+        shapes = " or ".join(("(n,)", "(rows, n)")[ndim - 1] for ndim in ndims)
+        raise ValueError(
+            f"{where} must be a non-empty array of shape {shapes}, "
+            f"got shape {array.shape}; reshape it."
+        )
+    if not fine and (top := float(np.abs(array).max())) > LARGEST:
+        raise ValueError(
+            f"{where} must have entries of at most {LARGEST} in size, got {top}; "
+            "rescale the problem."
+        )
+    return array
+
+
+def check_out(where: str, x: Array, out: Array | None) -> None:
+    """Refuse an ``out`` that the projection of x does not fit in."""
+    if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
+        raise ValueError(
+            f"{where}: out must have the shape {x.shape} and dtype {x.dtype} of x, "
+            f"got {out.shape} and {out.dtype}; give such an array or none."
+        )
+
+
+def delivered(p: Array, x: Array, out: Array | None) -> Array:
+    """Return the projection p of x in ``out``, or else as an array that is not x."""
+    if out is None:
+        return p.copy() if p is x else p
+    if p is not out:
+        out[...] = p
+    return out
 
 
 def _wide(x: Array) -> Float64Array:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array, positive
-from pcfed.sets.base import ConvexSet, Hint, Linear, eps_of
-from pcfed.sets.threshold import shrink
+from pcfed.sets import compiled, threshold
+from pcfed.sets.base import ConvexSet, Hint, Linear
+from pcfed.sets.compiled import SIMPLEX
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,17 +34,10 @@ class Simplex(ConvexSet):
         object.__setattr__(self, "total", positive("Simplex: total", self.total, zero=True))
 
     def _project(self, x: Array, hint: Hint | None) -> Array:
-        y = x.astype(np.float64, copy=False)
-        slack = 8.0 * eps_of(x) * self.total
-        if y.min() >= 0.0 and abs(float(y.sum()) - self.total) <= slack:
-            return x
-        p: Array = shrink(y, self.total, hint).astype(x.dtype, copy=False)
-        for _ in range(4):  # until the sum that is tested above is right
-            missing = self.total - float(p.sum(dtype=np.float64))
-            if not abs(missing) > slack:
-                break
-            p[int(np.argmax(p))] += missing
-        return p
+        return threshold.project(x, self.total, SIMPLEX, hint)
+
+    def _project_at_once(self, x: Array, out: Array | None, hint: Hint | None) -> Array | None:
+        return compiled.project(x, self.total, SIMPLEX, out, hint)
 
     @property
     def _scale(self) -> float:

@@ -8,10 +8,14 @@ numbers above θ, the active ones, and k their count, the projected numbers are
 no digits are lost when a is much larger than τ, because a − m and t are of the size of the result.
 
 θ is found by Newton's method (Michelot's, once below θ), from any start. Its rounding error is
-bounded by δ; numbers within δ of it are decided by an exact sum. So m, and with it every bit of the
-result, depends on a and τ alone and not on the start.
+bounded by δ; of the numbers v within δ of it those are active for which Σ max(a − v, 0) < τ. This
+sum, and that in t, is computed in a way that gives the same in every order. So every bit of the
+result is a function of a and τ: no start, no compiler and no other engine (``kernels.py``) changes
+one.
 
-Reference: L. Condat, Fast projection onto the simplex and the l1 ball, Math. Program. 158 (2016).
+References: L. Condat, Fast projection onto the simplex and the l1 ball, Math. Program. 158 (2016);
+S. Rump, T. Ogita, S. Oishi, Accurate floating-point summation I, SIAM J. Sci. Comput. 31 (2008),
+Algorithm 3.2, for the sums.
 """
 
 from __future__ import annotations
@@ -20,8 +24,91 @@ import math
 
 import numpy as np
 
-from pcfed.arrays import Float64Array
-from pcfed.sets.base import Hint
+from pcfed.arrays import Array, Float64Array
+from pcfed.sets import compiled
+from pcfed.sets.base import Hint, eps_of
+from pcfed.sets.compiled import ALWAYS_OUTSIDE, SMALLEST, Target
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+def project(x: Array, total: float, target: Target, hint: Hint | None = None) -> Array:
+    """Project one vector onto a simplex or an l1 ball; return ``x`` itself if it is inside.
+
+    Parameters
+    ----------
+    x : array of shape (n,)
+        float32 or float64.
+    total : float
+        τ ≥ 0.
+    target : Target
+        ``L1_BALL`` or ``SIMPLEX``.
+    hint : Hint, optional
+        Where θ is remembered.
+    """
+    p = compiled.project(x, total, target, None, hint)
+    if p is not None:
+        return p
+    y = x.astype(np.float64, copy=False)
+    a = np.abs(y) if target.fold else y
+    margin = target.slack * eps_of(x) * total
+    if _inside(a, total, margin, target.fold):
+        return x
+    q = _shrink(a, total, hint)
+    if target.fold:
+        np.copysign(q, y, where=q != 0, out=q)
+    p = q.astype(x.dtype, copy=False)
+    tiny = total < SMALLEST.get(x.dtype, math.inf)
+    return _corrected(p, total, margin, target.fold) if tiny else p
+
+
+def shrink(a: Float64Array, total: float, hint: Hint | None = None) -> Float64Array:
+    """Project onto {p ≥ 0, Σ p = total}."""
+    p = compiled.project(a, total, ALWAYS_OUTSIDE, None, hint)
+    return _shrink(a, total, hint) if p is None else p.astype(np.float64, copy=False)
+
+
+def order_free_sum(r: Float64Array, total: float, n: int) -> tuple[float, float]:
+    """Return Σ r in two parts that are the same in every order, for n numbers ≥ 0, Σ r ≤ 2 total.
+
+    The numbers are rounded to a grid so coarse that they add up without rounding, and what that cut
+    off to a finer one. What is lost then is below 2⁻¹⁰⁴ n² total.
+    """
+    e = min(math.frexp(total)[1], 1000)
+    coarse, fine = math.ldexp(1.0, e + 1), math.ldexp(1.5, e - 52 + math.frexp(n)[1])
+    high = (r + coarse) - coarse
+    low = ((r - high) + fine) - fine
+    return float(high.sum()), float(low.sum())
+
+
+def _inside(a: Float64Array, total: float, margin: float, fold: bool) -> bool:
+    """Say whether Σ a is right, and for the simplex a ≥ 0; NaN is inside of the ball."""
+    size = float(np.abs(a).sum())
+    if math.isinf(size):
+        return False
+    if abs(size - total) > margin + a.size * EPS * size:
+        return fold and size < total
+    high, low = order_free_sum(np.abs(a), total, a.size)
+    excess = (high - total) + low
+    if fold:
+        return not excess > margin
+    return abs(excess) <= margin and float(a.min()) >= 0.0
+
+
+def _corrected(p: Array, total: float, margin: float, fold: bool) -> Array:
+    """Return p with the right sum, where that is wrong because numbers underflow."""
+    step = eps_of(p)
+    for _ in range(64):
+        high, low = order_free_sum(np.abs(p.astype(np.float64, copy=False)), total, p.size)
+        excess = (high - total) + low
+        if not (excess > margin or (not fold and excess < -margin)):
+            break
+        if fold:
+            p = p * (1.0 - step)
+            step = min(1.0, 2.0 * step)
+        else:
+            p[int(np.argmax(p))] -= excess
+    return p
 
 
 def active_minimum(a: Float64Array, total: float, hint: Hint | None = None) -> float:
@@ -41,11 +128,11 @@ def active_minimum(a: Float64Array, total: float, hint: Hint | None = None) -> f
         active = kept
     if hint is not None:
         hint.threshold = theta
-    delta = 64.0 * float(np.finfo(np.float64).eps) * max(abs(top), abs(theta))
+    delta = 64.0 * EPS * max(abs(top), abs(theta))
     above, sure = a > theta - delta, a > theta + delta
     if np.count_nonzero(above) == np.count_nonzero(sure):
         return float(active.min())
-    return _exact_minimum(a, np.unique(a[above & ~sure]), a[sure], total)
+    return _careful_minimum(a, np.unique(a[above & ~sure]), a[sure], total)
 
 
 def _newton(active: Float64Array, theta: float, total: float) -> float:
@@ -53,33 +140,36 @@ def _newton(active: Float64Array, theta: float, total: float) -> float:
     return theta + (float((active - theta).sum()) - total) / active.size
 
 
-def _exact_minimum(
+def _careful_minimum(
     a: Float64Array, doubtful: Float64Array, sure: Float64Array, total: float
 ) -> float:
     """Return the smallest active number when ``doubtful`` ones, sorted, are too close to tell."""
     low, high = 0, doubtful.size
     while low < high:
         middle = (low + high) // 2
-        v = float(doubtful[middle])
-        larger = a[a > v].tolist()
-        if math.fsum([*larger, *([-v] * len(larger)), -total]) < 0.0:  # v > θ, its sign is exact
+        if _rest(a, float(doubtful[middle]), total) > 0.0:
             high = middle
         else:
             low = middle + 1
     return float(doubtful[low]) if low < doubtful.size else float(sure.min())
 
 
-def shrink(a: Float64Array, total: float, hint: Hint | None = None) -> Float64Array:
-    """Project onto {p ≥ 0, Σ p = total}."""
+def _rest(a: Float64Array, v: float, total: float) -> float:
+    """Return τ − Σ max(a − v, 0), in every order the same."""
+    high, low = order_free_sum(a[a >= v] - v, total, a.size)
+    return (total - high) - low
+
+
+def _shrink(a: Float64Array, total: float, hint: Hint | None) -> Float64Array:
+    """Project onto {p ≥ 0, Σ p = total} with NumPy."""
     if total == 0.0:
         return np.zeros_like(a)
     m = active_minimum(a, total, hint)
     if math.isnan(m):
         return np.full_like(a, math.nan)
-    mask = a >= m
-    rest = a[mask] - m
+    active = a >= m
     p = np.zeros_like(a)
-    p[mask] = rest + max(0.0, (total - float(rest.sum())) / rest.size)
+    p[active] = (a[active] - m) + _rest(a, m, total) / np.count_nonzero(active)
     return p
 
 

@@ -1,0 +1,115 @@
+"""Projections onto simplices and l1 balls in compiled code, where numba is installed.
+
+This is the one place that looks for numba, when the first point is projected. Every function here
+returns None where there is none, or where x is not as a kernel wants it: then NumPy checks x and
+does the work, with the same bits, in ``threshold.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from pcfed.arrays import Array, Float64Array
+from pcfed.sets.base import Hint
+
+
+class Target(NamedTuple):
+    """A kind of set that a threshold projects onto."""
+
+    fold: bool
+    """Whether it is the l1 ball Σ |x| ≤ total, and not the simplex x ≥ 0, Σ x = total."""
+    slack: float
+    """How far, in units of ε total, a sum may be from the total and count as right.
+
+    It is more than the rounding errors of a projection, about 2: so a projected point is inside.
+    """
+
+
+L1_BALL = Target(fold=True, slack=3.0)
+SIMPLEX = Target(fold=False, slack=8.0)
+ALWAYS_OUTSIDE = Target(fold=False, slack=-math.inf)
+"""The simplex for those who know that x is outside."""
+
+HUGE = 1e100
+EPS = {np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-52}
+SMALLEST = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
+"""Of smaller totals the shares underflow, and sums are not right by themselves."""
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """Return the module of kernels, or None where numba is not installed."""
+    try:
+        from pcfed.sets import kernels
+    except ImportError:
+        return None
+    return kernels
+
+
+def project(
+    x: Array, total: float, target: Target, out: Array | None, hint: Hint | None
+) -> Array | None:
+    """Do as ``threshold.project`` for a vector or rows.
+
+    Returns
+    -------
+    array or None
+        ``x`` itself if it is one vector that is inside; else ``out`` or, if there is none or it
+        shares memory with x, a new array. None if x was left to NumPy, be it because it has NaN in
+        it; then x is as it was, and rows of ``out`` may be written to.
+    """
+    if x.ndim == 2:
+        return project_rows(x, np.full(x.shape[0], total), target, out, hint)
+    kernels = _kernels()
+    if kernels is None or x.ndim != 1 or not _fits(x, out):
+        return None
+    if not SMALLEST[x.dtype] <= total < HUGE:
+        return None
+    p = _room(x, out)
+    start = math.nan if hint is None else hint.threshold
+    kernel = kernels.project(x.dtype)
+    status, theta = kernel(x, target.fold, total, target.slack * EPS[x.dtype], start, p)
+    if status == kernels.LEFT:
+        return None
+    if hint is not None:
+        hint.threshold = theta
+    return x if status == kernels.INSIDE else p
+
+
+def project_rows(
+    x: Array, totals: Float64Array, target: Target, out: Array | None, hint: Hint | None
+) -> Array | None:
+    """Project every row for a total of its own."""
+    kernels = _kernels()
+    if kernels is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _fits(x, out):
+        return None
+    if not (totals.min() >= SMALLEST[x.dtype] and totals.max() < HUGE):
+        return None
+    thetas = np.full(x.shape[0], math.nan)
+    if hint is not None:
+        if hint.thresholds.shape == thetas.shape:
+            thetas = hint.thresholds
+        hint.thresholds = thetas
+    p = _room(x, out)
+    kernel = kernels.project_rows(x.dtype)
+    totals = np.ascontiguousarray(totals)
+    if kernel(x, target.fold, totals, target.slack * EPS[x.dtype], thetas, p):
+        return p
+    return None
+
+
+def _room(x: Array, out: Array | None) -> Array:
+    """Return an array to write to while x is read."""
+    return np.empty_like(x) if out is None or np.may_share_memory(x, out) else out
+
+
+def _fits(x: Array, out: Array | None) -> bool:
+    """Say whether the kernels can read x and write to ``out``."""
+    if x.dtype not in EPS or x.size == 0 or not (x.flags.c_contiguous and x.flags.aligned):
+        return False
+    return out is None or (out.shape == x.shape and out.dtype == x.dtype and bool(out.flags.carray))

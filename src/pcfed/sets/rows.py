@@ -1,0 +1,111 @@
+"""Projections of many points at once, each onto a set of its own size: one row for each agent."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pcfed.arrays import Array, Float64Array, floating
+from pcfed.sets import compiled, threshold
+from pcfed.sets.base import Hint, check_out, checked_points, delivered, part
+from pcfed.sets.compiled import L1_BALL, SIMPLEX, Target
+
+
+def project_l1_balls(
+    x: ArrayLike, radii: ArrayLike, *, out: Array | None = None, hint: Hint | None = None
+) -> Array:
+    r"""Project every row onto an l1 ball, $\arg\min_p \|p - x_i\|_2$ for $\|p\|_1 \le$ radius i.
+
+    Parameters
+    ----------
+    x : array of shape (rows, n)
+        One point a row. float32 stays float32; all else becomes float64.
+    radii : array of shape (rows,)
+        ≥ 0, one for each row.
+    out : array, optional
+        Where to write the result; it may be ``x``.
+    hint : Hint, optional
+        Kept by the caller between calls; saves time and never changes the result.
+
+    Returns
+    -------
+    array of shape (rows, n)
+        The bits that ``L1Ball(radius).project`` gives for each row.
+
+    Raises
+    ------
+    ValueError
+        If an argument has the wrong shape, NaN or inf in it, or a radius is negative.
+
+    Examples
+    --------
+    >>> from pcfed.sets import project_l1_balls
+    >>> project_l1_balls([[3.0, -2.0, 0.5], [3.0, -2.0, 0.5]], [2.0, 9.0])
+    array([[ 1.5, -0.5,  0. ],
+           [ 3. , -2. ,  0.5]])
+    """
+    return _project("project_l1_balls", "radii", x, radii, L1_BALL, out, hint)
+
+
+def project_simplices(
+    x: ArrayLike, totals: ArrayLike, *, out: Array | None = None, hint: Hint | None = None
+) -> Array:
+    r"""Project every row onto a simplex, $\{p \ge 0, \sum_j p_j =$ total i $\}$.
+
+    Parameters
+    ----------
+    x : array of shape (rows, n)
+        One point a row. float32 stays float32; all else becomes float64.
+    totals : array of shape (rows,)
+        ≥ 0, one for each row.
+    out, hint : optional
+        As in ``project_l1_balls``.
+
+    Examples
+    --------
+    >>> from pcfed.sets import project_simplices
+    >>> project_simplices([[1.0, 0.5, -3.0], [1.0, 0.5, -3.0]], [1.0, 4.5])
+    array([[0.75, 0.25, 0.  ],
+           [2.5 , 2.  , 0.  ]])
+    """
+    return _project("project_simplices", "totals", x, totals, SIMPLEX, out, hint)
+
+
+def _project(
+    name: str,
+    what: str,
+    x: ArrayLike,
+    totals: ArrayLike,
+    target: Target,
+    out: Array | None,
+    hint: Hint | None,
+) -> Array:
+    """Project every row by compiled code if it can be done, or else one by one."""
+    tau = floating(f"{name}: {what}", totals).astype(np.float64, copy=False)
+    if type(x) is np.ndarray and x.ndim == 2:
+        _check_totals(name, what, tau, x.shape[0])
+        p = compiled.project_rows(x, tau, target, out, hint)
+        if p is not None:
+            return delivered(p, x, out)
+    points = checked_points(f"{name}: x", x, (2,))
+    _check_totals(name, what, tau, points.shape[0])
+    check_out(name, points, out)
+    p = np.empty_like(points)
+    with np.errstate(all="ignore"):
+        for i, row in enumerate(np.ascontiguousarray(points)):
+            p[i] = threshold.project(row, float(tau[i]), target, part(hint, i))
+    return delivered(p, points, out)
+
+
+def _check_totals(name: str, what: str, tau: Float64Array, rows: int) -> None:
+    """Refuse totals that are negative or not one for each row."""
+    if tau.shape != (rows,):
+        raise ValueError(
+            f"{name}: {what} must have shape ({rows},), one number for each row of x, got shape "
+            f"{tau.shape}; give one for each row."
+        )
+    if rows and not tau.min() >= 0.0:
+        raise ValueError(
+            f"{name}: {what} must be ≥ 0, got {tau.min()} at index {tau.argmin()}; "
+            "give numbers ≥ 0."
+        )
