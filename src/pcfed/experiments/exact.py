@@ -120,7 +120,7 @@ def _cases(problem: str, rounds: int, noisy: int, others: int) -> Iterator[Case]
 
 CASES = (
     *_cases("least squares", 2000, 1000, 2000),
-    *_cases("digits", 3000, 1000, 1000),
+    *_cases("digits", 1500, 500, 500),
     *_cases("MNIST", 2500, 500, 300),
 )
 QUICK = tuple(_cases("least squares", 300, 100, 100))
