@@ -235,3 +235,9 @@ def test_empty_sets_are_an_error_of_certify_and_no_reason_to_stop():
     with pytest.raises(ProjectionError, match="no point in common"):
         certify(problem, np.zeros(2))
     assert not Gap(1e9)(SimpleNamespace(problem=problem, models=np.zeros((1, 2))))
+
+
+def test_gap_waits_where_models_are_too_wild_to_project():
+    problem = regressions([L1Ball(1.0), L1Ball(2.0)])
+    wild = SimpleNamespace(problem=problem, models=np.full((2, 9), 1e200))
+    assert Gap(1e-3)(wild) is False

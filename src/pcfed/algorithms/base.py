@@ -115,8 +115,9 @@ class Sums:
     steps: int
 
 
-CAUTION = 1.5
-"""Steps of 2 over the curvature and more diverge."""
+CAUTION = 0.6
+"""Steps as a multiple of 1 over the usual curvature: those of 2 diverge, and with many local steps
+the agents drift apart long before."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Algorithm(ABC):
     ----------
     step : float, callable or "auto"
         The local step $\gamma > 0$, a number or a function of the round's index; ``"auto"`` is
-        1.5 over the curvature that local steps meet.
+        0.6 over the curvature that local steps usually meet.
     penalty : float, callable or "auto"
         The penalty $\rho \ge 0$ on the distance from the agent's set; ``"auto"`` is $\sqrt R$.
     """

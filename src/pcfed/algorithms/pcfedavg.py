@@ -67,12 +67,12 @@ class PCFedAvg(Algorithm):
     Parameters
     ----------
     step : float, callable, "auto" or "theory"
-        The local step $\gamma$; ``"auto"`` is about 1.5 over the curvature that local steps meet,
-        and falls from round to round where gradients are of batches; ``"theory"`` is the largest
-        that the theorem admits.
+        The local step $\gamma$; ``"auto"`` is 0.6 over the curvature that local steps usually
+        meet, and falls from round to round where gradients are of batches; ``"theory"`` is the
+        largest that the theorem admits.
     penalty : float, callable, "auto" or "theory"
         The penalty $\rho$ on squared infeasibility; ``"theory"`` is $\sqrt R$, and so is
-        ``"auto"`` unless exact, for which it is $1/(\gamma H)$.
+        ``"auto"`` unless exact, for which it is $1.25/(\gamma H)$.
     exact : bool
         Whether to correct for the penalty and for the drift of local steps, so that models
         converge to the constrained optimum with constant step and penalty. The paper has no theorem
@@ -111,10 +111,10 @@ class PCFedAvg(Algorithm):
     def resolved(self, problem: Problem, outlook: Outlook) -> Self:
         r"""Return the method with ``"auto"`` and ``"theory"`` replaced by numbers.
 
-        Locally the own block meets the curvature $L/m + \sigma + \rho$, so that
-        $\gamma (L/m + \sigma + \rho) = 1.5$ is stable. With $\gamma \rho H = 1$ the penalty of
-        the exact method moves a model by a good part of its excess in a round; three times as
-        much makes multipliers swing.
+        Locally the own block meets the curvature $L/m + \sigma + \rho$, of which $\gamma$ times
+        must stay below 2: ``"auto"`` takes $\gamma (L/m + \sigma) = 0.6$. With
+        $\gamma \rho H = 1.25$ the penalty of the exact method moves a model by a good part of its
+        excess in a round; twice as much makes multipliers swing.
         """
         name, penalty = "PCFedAvg: penalty", self.penalty
         rounds, longest = outlook.rounds, outlook.longest
@@ -128,7 +128,7 @@ class PCFedAvg(Algorithm):
                 )
             step = problem.largest_step(largest_value(name, penalty, rounds), longest)
             return replace(self, step=step, penalty=penalty)
-        share = 1 / max(longest, 2)  # γρ
+        share = 1.25 / max(longest, 2)  # γρ
         if self.step != "auto":
             if penalty == "auto":
                 step = value_at("PCFedAvg: step", self.step, 0, zero=False)
@@ -136,7 +136,7 @@ class PCFedAvg(Algorithm):
             return replace(self, penalty=penalty)
         usual = usual_smoothness(problem, outlook) / problem.m + problem.sigma
         if penalty == "auto":
-            step = (CAUTION - share) / usual
+            step = CAUTION / usual
             penalty = share / step
         else:
             step = CAUTION / (usual + largest_value(name, penalty, rounds))

@@ -302,7 +302,7 @@ class Gap:
             if certificate.gap is not None and goal < certificate.gap < HOPE * goal:
                 certificate = certify(seen.problem, certificate.models, nearby=self._last)
                 self._last = certificate
-        except ProjectionError:
+        except (ProjectionError, ValueError):  # models that are too wild to project
             return False
         if certificate.gap is None:
             raise ValueError(
