@@ -19,7 +19,7 @@ from tests.federations import ALGORITHMS, classifiers, regressions
 def test_of_the_exact_method():
     problem = regressions([L1Ball(1.0)] * 4)
     auto = PCFedAvg("auto", "auto", exact=True).resolved(problem, Outlook(100, 10))
-    curvature = problem.L_f / 4 + problem.sigma
+    curvature = problem.L_f / 4 + problem.sigma / 2
     assert auto.step * auto.penalty * 10 == pytest.approx(1.25)
     assert auto.step * curvature == pytest.approx(0.6)
     own = PCFedAvg("auto", 2.0, exact=True).resolved(problem, Outlook(100, 10))
@@ -32,7 +32,7 @@ def test_of_the_others():
     problem = regressions([L1Ball(1.0)] * 4)
     plain = PCFedAvg("auto", "auto").resolved(problem, Outlook(100, 10))
     assert plain.penalty == 10.0
-    assert plain.step * (problem.L_f / 4 + problem.sigma + 10.0) == pytest.approx(0.6)
+    assert plain.step * (problem.L_f / 4 + problem.sigma / 2 + 10.0) == pytest.approx(0.6)
     for algorithm in (FedAvg("auto", "auto"), Local("auto", "auto"), Scaffold("auto", "auto")):
         found = algorithm.resolved(problem, Outlook(100, 10))
         assert found.penalty == 10.0

@@ -34,7 +34,7 @@ def test_certified_gap_vanishes_with_step_and_penalty_auto(name, m, local_steps,
     result = run(
         problem,
         PCFedAvg("auto", "auto", exact=True),
-        rounds=6000,
+        rounds=9000,
         local_steps=local_steps,
         participation=participation,
         eval_every=100,

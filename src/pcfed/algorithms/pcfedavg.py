@@ -112,9 +112,10 @@ class PCFedAvg(Algorithm):
         r"""Return the method with ``"auto"`` and ``"theory"`` replaced by numbers.
 
         Locally the own block meets the curvature $L/m + \sigma + \rho$, of which $\gamma$ times
-        must stay below 2: ``"auto"`` takes $\gamma (L/m + \sigma) = 0.6$. With
+        must stay below 2: ``"auto"`` takes $\gamma (L/m + \sigma/2) = 0.6$. With
         $\gamma \rho H = 1.25$ the penalty of the exact method moves a model by a good part of its
-        excess in a round; twice as much makes multipliers swing.
+        excess in a round; twice as much makes multipliers swing. For one or two local steps
+        $\gamma \rho = 0.4$.
         """
         name, penalty = "PCFedAvg: penalty", self.penalty
         rounds, longest = outlook.rounds, outlook.longest
@@ -128,13 +129,13 @@ class PCFedAvg(Algorithm):
                 )
             step = problem.largest_step(largest_value(name, penalty, rounds), longest)
             return replace(self, step=step, penalty=penalty)
-        share = 1.25 / max(longest, 2)  # γρ
+        share = min(1.25 / longest, 0.4)  # γρ
         if self.step != "auto":
             if penalty == "auto":
                 step = value_at("PCFedAvg: step", self.step, 0, zero=False)
                 penalty = share / step
             return replace(self, penalty=penalty)
-        usual = usual_smoothness(problem, outlook) / problem.m + problem.sigma
+        usual = usual_smoothness(problem, outlook) / problem.m + problem.sigma / 2
         if penalty == "auto":
             step = CAUTION / usual
             penalty = share / step
