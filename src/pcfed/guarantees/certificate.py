@@ -248,7 +248,7 @@ def certify(
     )
 
 
-HOPE = 30.0
+HOPE = 100.0
 """A gap this many times too large may yet be tightened enough; more was not seen."""
 
 
