@@ -153,7 +153,7 @@ def reproduce(
 
 def _preset(name: str, quick: bool, partition: str | None) -> Preset:
     """Return a preset as the options want it."""
-    preset = load_preset(name)
+    preset = load_preset(name, others=(RATES, EXACT))
     if partition is not None:
         preset = preset.partitioned(partition)
     return preset.quick() if quick else preset

@@ -157,7 +157,8 @@ def test_ctrl_c_keeps_finished_runs_and_says_how_to_go_on(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["reproduce", "minst"], "there is no experiment 'minst'; choose from mnist"),
+        (["reproduce", "minst"], "There is no experiment 'minst'; choose from mnist, cifar10"),
+        (["bounds", "minst"], "There is no experiment 'minst'; choose from mnist, cifar10"),
         (["reproduce", "--quick", "--partition", "odd"], "partition must be one of label_sorted"),
         (["reproduce", "--seeds", "0"], "Invalid value for '--seeds'"),
         (["data", "fetch", "imagenet"], "imagenet"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -125,19 +125,21 @@ class Preset:
         )
 
 
-def load_preset(name: str) -> Preset:
+def load_preset(name: str, *, others: Sequence[str] = ()) -> Preset:
     """Return a preset that comes with the package, or the one in a TOML file of the same form.
 
     Parameters
     ----------
     name : str
         One of ``NAMES``, or the path of a file that ends in ``.toml``.
+    others : sequence of str
+        What else the caller knows by name, for the message.
     """
     if name.endswith(".toml"):
         return _read(Path(name).stem, name, Path(name))
     if name not in NAMES:
         raise ValueError(
-            f"reproduce: there is no experiment {name!r}; choose from {', '.join(NAMES)}, "
+            f"There is no experiment {name!r}; choose from {', '.join((*NAMES, *others))}, "
             "or give a .toml file."
         )
     return _read(name, name, files("pcfed.experiments").joinpath(f"{name}.toml"))
