@@ -11,6 +11,7 @@ import pcfed
 
 ROOT = Path(pcfed.__file__).parent
 LAYERS = [
+    "compiler",
     "arrays",
     "sets",
     "losses",

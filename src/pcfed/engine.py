@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm, Round, Sums, Update, Vectors
 from pcfed.arrays import Float64Array
-from pcfed.plan import Plan
-from pcfed.problem import Problem
+from pcfed.plan import ENTRIES, Plan
+from pcfed.problem import Agent, Problem
 from pcfed.result import Figures, Refusal, State
-from pcfed.sets import ProjectionError
+from pcfed.sets import ProjectionError, SetRows
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -69,6 +71,7 @@ class Engine:
         self.problem = problem
         self.algorithm = algorithm
         self.plan = plan
+        self._workers = workers
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def __enter__(self) -> Engine:
@@ -78,9 +81,9 @@ class Engine:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
-    def _map(self, function: Callable[[int], T], agents: Iterable[int]) -> Iterator[T]:
-        """Apply ``function`` to agents, side by side; results come in the order of ``agents``."""
-        return self._pool.map(function, agents) if self._pool else map(function, agents)
+    def _map(self, function: Callable[[S], T], teams: Iterable[S]) -> Iterator[T]:
+        """Apply ``function`` to teams, side by side; results come in the order of ``teams``."""
+        return self._pool.map(function, teams) if self._pool else map(function, teams)
 
     def play(
         self, state: State, index: int, *, allowed: int = 0, limit: int | None = None
@@ -106,7 +109,7 @@ class Engine:
         facts = self.algorithm.round(index, m=self.problem.m, longest=longest)
 
         sums: dict[str, Float64Array] = {}
-        counted: dict[int, Vectors] = {}
+        counted: list[tuple[list[int], Vectors]] = []
         refusals: list[Refusal] = []
         bytes_up = 0
         bytes_down = len(present) * sum(vector.nbytes for vector in state.server.values())
@@ -114,42 +117,60 @@ class Engine:
         def outcome(after: State, *, given_up: bool = False) -> Outcome:
             return Outcome(after, given_up, tuple(refusals), bytes_up, bytes_down, facts)
 
-        updates = self._map(lambda i: self._update(state, i, steps[i], facts), present)
-        for i, update in zip(present, updates, strict=True):
-            if isinstance(update, Refusal):
-                refusals.append(update)
-                if len(refusals) > allowed:
-                    return outcome(state, given_up=True)
-                continue
-            counted[i] = update.pending
-            for name, vector in update.sent.items():
-                bytes_up += vector.nbytes
-                if name in sums:
-                    sums[name] += vector
-                else:
-                    sums[name] = vector.astype(np.float64)
+        teams = self.plan.teams(index, present, steps, parts=self._workers)
+        updates = self._map(lambda team: self._updates(state, team, steps[team[0]], facts), teams)
+        for done, refused in updates:
+            refusals.extend(refused)
+            if len(refusals) > allowed:
+                return outcome(state, given_up=True)
+            for team, update in done:
+                counted.append((team, update.pending))
+                for name, rows in update.sent.items():
+                    bytes_up += rows.nbytes
+                    if name not in sums:
+                        sums[name] = np.zeros(rows.shape[1])
+                    for row in rows:  # one after the other: the same bits for any teams
+                        sums[name] += row
+                    if name not in update.pending:
+                        self.plan.pool.release(rows)
 
         server = state.server
-        done = sum(steps[i] for i in counted)
+        number = sum(len(team) for team, _ in counted)
+        done_steps = sum(steps[i] for team, _ in counted for i in team)
         if counted:
-            server = self.algorithm.aggregate(server, Sums(sums, len(counted), done), facts)
-        for i, pending in counted.items():
-            new = self.algorithm.commit(state.private_of(i), pending, state.server, facts, done)
-            for name, vector in new.items():
-                state.private[name][i] = vector
+            server = self.algorithm.aggregate(server, Sums(sums, number, done_steps), facts)
+        for team, pending in counted:
+            at = _rows(team)
+            private = state.private_of(at)
+            new = self.algorithm.commit(private, pending, state.server, facts, done_steps)
+            for name, vectors in new.items():
+                state.private[name][at] = vectors
+            self.plan.pool.release(*pending.values())
         return outcome(State(state.algorithm, index + 1, server, state.private))
 
-    def _update(self, state: State, i: int, steps: int, facts: Round) -> Update | Refusal:
-        """Return the update of agent ``i``, or why it can't be counted."""
-        work = self.plan.work(i, facts.index, steps)
+    def _updates(
+        self, state: State, team: list[int], steps: int, facts: Round
+    ) -> tuple[list[tuple[list[int], Update]], list[Refusal]]:
+        """Return the updates of a team, with whose they are, and why others can't be counted."""
+        work = self.plan.work(team, facts.index, steps)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                update = self.algorithm.local(work, state.server, state.private_of(i), facts)
+                private = state.private_of(_rows(team))
+                update = self.algorithm.local(work, state.server, private, facts)
         except ProjectionError as error:
-            return Refusal(facts.index, i, f"its projection failed: {error}")
-        if all(np.isfinite(x).all() for x in (*update.sent.values(), *update.pending.values())):
-            return update
-        return Refusal(facts.index, i, "it is not finite")
+            if len(team) == 1:
+                why = f"its projection failed: {error}"
+                return [], [Refusal(facts.index, team[0], why)]
+            parts = [self._updates(state, [i], steps, facts) for i in team]
+            return [u for done, _ in parts for u in done], [r for _, no in parts for r in no]
+        fine = _finite_rows(update, len(team))
+        if fine.all():
+            return [(team, update)], []
+        refused = [Refusal(facts.index, i, "it is not finite") for i in _chosen(team, ~fine)]
+        sent = {name: rows[fine] for name, rows in update.sent.items()}
+        pending = {name: rows[fine] for name, rows in update.pending.items()}
+        kept = _chosen(team, fine)
+        return [(kept, Update(sent, pending))] if kept else [], refused
 
     def models(self, state: State) -> Float64Array:
         """Return all models, one row an agent."""
@@ -164,21 +185,26 @@ class Engine:
     def figures(self, state: State) -> Figures:
         """Evaluate a state: objective, loss, and per agent distances and held-out figures."""
         average = self.average(state)
+        m, stack = self.problem.m, self.plan.stack
+        width = 1 if stack is None else max(1, ENTRIES // self.problem.n)
+        spans = [slice(first, min(first + width, m)) for first in range(0, m, width)]
 
-        def of_agent(i: int) -> tuple[float, float, float, float, float]:
-            agent = self.problem.agents[i]
-            x = self.algorithm.model(state.server, state.private_of(i)).astype(np.float64)
+        def of_span(span: slice) -> Float64Array:
+            agents = self.problem.agents[span]
+            shape = (len(agents), self.problem.n)
+            models = self.algorithm.model(state.server, state.private_of(span))
+            x = np.broadcast_to(models, shape).astype(np.float64)
             with np.errstate(over="ignore", invalid="ignore"):
-                return (
-                    agent.loss.value(average),
-                    _infeasibility(agent.feasible_set.distance, x),
-                    float(np.linalg.norm(x - average)),
-                    agent.test.value(x) if agent.test else np.nan,
-                    agent.test.accuracy(x) if agent.test else np.nan,
-                )
+                sets = SetRows([agent.feasible_set for agent in agents])
+                columns: list[Any] = [sets.distances(x), np.linalg.norm(x - average, axis=1)]
+                columns += zip(*map(_held_out, agents, x), strict=True)
+                if stack is None:
+                    columns.append([agent.loss.value(average) for agent in agents])
+            return np.array(columns)
 
-        columns = np.array(list(self._map(of_agent, range(self.problem.m)))).T
-        losses, infeasibility, distance, test_loss, test_accuracy = columns
+        columns = np.concatenate(list(self._map(of_span, spans)), axis=1)
+        infeasibility, distance, test_loss, test_accuracy = columns[:4]
+        losses = columns[4] if stack is None else stack.values(average)
         coupling = np.array([agent.coupling for agent in self.problem.agents])
         return Figures(
             objective=float(np.mean(losses + coupling / 2 * distance**2)),
@@ -190,9 +216,27 @@ class Engine:
         )
 
 
-def _infeasibility(distance: Callable[[Float64Array], float], x: Float64Array) -> float:
-    """Return the distance of a model from its set, NaN where a model is too wild to project."""
-    try:
-        return distance(x)
-    except (ProjectionError, ValueError):
-        return float("nan")
+def _held_out(agent: Agent, x: Float64Array) -> tuple[float, float]:
+    """Return the loss and the accuracy of a model on the agent's held-out data, NaN without."""
+    return (agent.test.value(x), agent.test.accuracy(x)) if agent.test else (np.nan, np.nan)
+
+
+def _rows(team: list[int]) -> slice | list[int]:
+    """Return an index of the team's rows: a slice where they lie together."""
+    together = team[-1] - team[0] == len(team) - 1
+    return slice(team[0], team[-1] + 1) if together else team
+
+
+def _chosen(team: list[int], which: NDArray[np.bool_]) -> list[int]:
+    """Return some agents of a team."""
+    return [i for i, chosen in zip(team, which, strict=True) if chosen]
+
+
+def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
+    """Say for each agent whether all of its update is finite."""
+    fine = np.ones(agents, np.bool_)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in (*update.sent.values(), *update.pending.values()):
+            if not np.isfinite(rows.sum()):  # seldom: look more closely
+                fine &= np.isfinite(rows).all(axis=1)
+    return fine

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
-from pcfed.algorithms import Outlook, Work
+from pcfed.algorithms import Outlook, Pool, Work
 from pcfed.arrays import count
+from pcfed.losses.stack import ROOM, Stack
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
 from pcfed.sets import Hint
@@ -24,6 +26,13 @@ Participation = float | int | Sequence[Collection[int]] | Callable[[int], Collec
 
 Batch = float | int | Callable[[int], float | int]
 """A fraction (float), a size (int), or a function of the round's index that returns either."""
+
+
+ENTRIES = 2**17
+"""Parameters of a team at most: what its local steps work on should stay in the cache."""
+
+MOST = 64
+"""Agents of a team at most: by then Python's share is small, and it should be easy to share out."""
 
 
 class Plan:
@@ -71,7 +80,12 @@ class Plan:
         self._hints = [Hint() for _ in problem.agents]
         self.steps(0)
         self.present(0)
-        self._batches(0, 0)
+        self._most = min(MOST, max(1, ENTRIES // problem.n))
+        self._features = problem.shape[-1]
+        small = [self._small(self._batches(i, 0)) for i in range(self.m)]
+        together = self._most > 1 and sum(small) > 1
+        self.pool = Pool()
+        self.stack = Stack.of([agent.loss for agent in self._agents]) if together else None
 
     def steps(self, index: int) -> list[int]:
         """Return the number of local steps of every agent in the round with this index."""
@@ -129,10 +143,54 @@ class Plan:
         absent = self._absent(index)
         return [i for i in range(self.m) if i not in absent]
 
-    def work(self, i: int, index: int, steps: int) -> Work:
-        """Return what agent ``i`` brings to the round with this index."""
-        batches, hint = self._batches(i, index), self._hints[i]
-        return Work(self._agents[i], steps, batches, self.seed, i, index, hint)
+    def teams(
+        self, index: int, present: Sequence[int], steps: Sequence[int], *, parts: int = 1
+    ) -> list[list[int]]:
+        """Return who works together in a round: agents with small batches and as many steps.
+
+        They are in the order of their steps and the size of their batches, then of the roster.
+        Those with large batches, whose time goes into products, work alone.
+
+        Parameters
+        ----------
+        index : int
+            Index of the round.
+        present : sequence of int
+            Positions of those who take part.
+        steps : sequence of int
+            Every agent's number of local steps.
+        parts : int
+            The least number of teams where there is something to share out.
+        """
+        batches = {i: self._batches(i, index) for i in present}
+        bits = [agent.loss.dtype.itemsize for agent in self._agents]
+        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].size))
+        teams: list[list[int]] = []
+        alike = groupby(order, lambda i: (steps[i], bits[i], -1 if self._small(batches[i]) else i))
+        for _, group in alike:
+            team = list(group)
+            number = max(-(-len(team) // self._most), min(parts, len(team)))
+            teams += (part.tolist() for part in np.array_split(team, number))
+        return teams
+
+    def work(self, team: Sequence[int], index: int, steps: int) -> Work:
+        """Return what the agents of a team bring to the round with this index."""
+        batches = [self._batches(i, index) for i in team]
+        return Work(
+            [self._agents[i] for i in team],
+            team,
+            steps,
+            batches,
+            seed=self.seed,
+            index=index,
+            hints=[self._hints[i] for i in team],
+            stack=self.stack,
+            pool=self.pool,
+        )
+
+    def _small(self, batches: Batches) -> bool:
+        """Whether batches are so small that two of them go into one product."""
+        return 2 * batches.size * self._features <= ROOM
 
     def _batches(self, i: int, index: int) -> Batches:
         """Return how agent ``i`` draws batches in the round with this index."""

@@ -69,7 +69,7 @@ def reference(
         facts = algorithm.round(r, m=problem.m, longest=longest)
         held = np.repeat(blocks[None], problem.m, axis=0)  # line 3; an absent agent stays here
         for i in present:
-            work = plan.work(i, r, steps[i])
+            work = plan.work([i], r, steps[i])
             multiplier = fix.multiplier_of(i, work, blocks[i], facts.penalty) if fix else 0.0
             control = fix.mean - fix.variates[i] if fix else 0.0
             for _ in range(work.steps):
@@ -95,7 +95,7 @@ class _Corrections:
     def multiplier_of(self, i: int, work: Work, x: Float64Array, rho: float) -> Float64Array:
         """Move the multiplier of agent i by its last round, and return it."""
         multiplier = self.multipliers[i]
-        p = rho * work.excess(x + multiplier / rho, out=np.empty_like(x))
+        p = rho * _excess(work, x + multiplier / rho)
         self.multipliers[i] += self.shares[i] * (p - multiplier)
         return np.asarray(self.multipliers[i])
 
@@ -119,11 +119,18 @@ def _direction(
     """Return what line 8 subtracts, over the step, from the m blocks x of agent i."""
     m = len(x)
     mean = x.mean(axis=0)
-    g = work.gradient(mean.astype(work.dtype), out=np.empty(x.shape[1], work.dtype))
-    y = x[i] + multiplier / rho if rho else x[i].copy()
-    p = rho * work.excess(y, out=np.empty(x.shape[1]))
-    s = work.coupling * (x[i] - mean)
-    others = work.coupling * (x - mean) if rule == "printed" else s
+    (g,) = work.gradient(mean[None].astype(work.dtype), out=np.empty((1, x.shape[1]), work.dtype))
+    y = x[i] + multiplier / rho if rho else x[i]
+    p = rho * _excess(work, y)
+    sigma = work.agents[0].coupling
+    s = sigma * (x[i] - mean)
+    others = sigma * (x - mean) if rule == "printed" else s
     direction: Float64Array = np.repeat(g[None] / m, m, axis=0) - others / m
     direction[i] = g / m + p + s * (m - 1) / m
     return direction
+
+
+def _excess(work: Work, y: Float64Array) -> Float64Array:
+    """Return what sticks out of the agent's set."""
+    excess: Float64Array = y - work.project(y[None], out=np.empty((1, len(y))))[0]
+    return excess

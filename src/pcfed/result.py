@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,9 +89,9 @@ class State:
     server: Mapping[str, Array]
     private: Mapping[str, Array]
 
-    def private_of(self, i: int) -> dict[str, Array]:
-        """Return the private vectors of agent ``i``, as views."""
-        return {name: vectors[i] for name, vectors in self.private.items()}
+    def private_of(self, agents: slice | Sequence[int]) -> dict[str, Array]:
+        """Return the private vectors of some agents, one row each; a slice gives views."""
+        return {name: vectors[agents] for name, vectors in self.private.items()}
 
     def copy(self) -> State:
         """Return a state that shares no array with this one."""

@@ -7,10 +7,11 @@ numbers, and every engine that runs an agent draws the same batches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,45 @@ def stream(seed: int, purpose: Purpose, agent: int = 0, index: int = 0) -> np.ra
     return np.random.Generator(np.random.Philox(key=_key(seed), counter=counter))
 
 
+def random_bits(
+    seed: int, agents: Sequence[int], index: int, places: NDArray[np.integer[Any]]
+) -> NDArray[np.uint64]:
+    """Return 64 random bits for every agent in one round and for each of its places.
+
+    The numbers of a whole team in a few calls, where a stream each would take longer than the
+    gradients. They are a hash of (seed, agent, round, place).
+
+    Parameters
+    ----------
+    seed, index : int
+        Seed of the run and index of the round.
+    agents : sequence of int
+        Positions in the roster.
+    places : array of shape (agents, ...)
+        Which numbers of the agent's sequence.
+
+    References
+    ----------
+    Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014): SplitMix64.
+    """
+    first, second = _key(seed)
+    with np.errstate(over="ignore"):
+        start = _mixed(_mixed(first + GOLDEN * np.asarray(agents, np.uint64)) ^ second)
+        start = _mixed(start + GOLDEN * np.uint64(index))
+        shape = (-1,) + (1,) * (places.ndim - 1)
+        return _mixed(start.reshape(shape) + GOLDEN * (places.astype(np.uint64) + np.uint64(1)))
+
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the finalizer of SplitMix64 of every number."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
 @dataclass(frozen=True)
 class Batches:
     """The batches of one agent: which of its ``samples`` a stochastic gradient sees.
@@ -88,16 +128,91 @@ class Batches:
         """Whether every batch is all of the data."""
         return self.size == self.samples and self.sampling != "with_replacement"
 
-    def draw(self, rng: np.random.Generator) -> Rows:
-        """Return the rows of one batch."""
+    @property
+    def even(self) -> bool:
+        """Whether all batches have the same size: a last block may be smaller."""
+        return self.sampling != "blocks" or self.samples % self.size == 0
+
+    @property
+    def many(self) -> bool:
+        """Whether there are too many samples to sort random numbers for all of them."""
+        return self.samples > FEW
+
+    def draw(self, seed: int, agent: int, index: int, steps: int) -> Sequence[Rows]:
+        """Return the rows of an agent's batches in a round, in the form quickest to read.
+
+        Parameters
+        ----------
+        seed, agent, index : int
+            Seed of the run, position of the agent in the roster, index of the round.
+        steps : int
+            Number of batches; however many are drawn, the first ones are the same.
+        """
         if self.full:
-            return None
+            return [None] * steps
+        if self.sampling == "blocks":
+            (first,) = self._blocks(seed, [agent], index, steps, np.array([self.samples])).tolist()
+            return [slice(i, min(i + self.size, self.samples)) for i in first]
+        return list(self.numbers(seed, [agent], index, steps)[0])
+
+    def numbers(
+        self,
+        seed: int,
+        agents: Sequence[int],
+        index: int,
+        steps: int,
+        samples: Sequence[int] | None = None,
+    ) -> NDArray[np.intp]:
+        """Return what ``draw`` does for several agents, as row numbers, (agents, steps, size).
+
+        Batches must be ``even``, and ``full`` and ``many`` the same for all.
+
+        Parameters
+        ----------
+        seed, index, steps : int
+            As in ``draw``.
+        agents : sequence of int
+            Positions in the roster.
+        samples : sequence of int, optional
+            Every agent's number of samples, where it is not that of this one.
+        """
+        N = np.array([self.samples] * len(agents) if samples is None else samples)
+        most, size = int(N.max()), self.size
+        if self.full:
+            return np.broadcast_to(np.arange(size), (len(agents), steps, size))
+        if self.sampling == "blocks":
+            return self._blocks(seed, agents, index, steps, N)[..., None] + np.arange(size)
         if self.sampling == "with_replacement":
-            return rng.integers(self.samples, size=self.size)
-        if self.sampling == "without_replacement":
-            return rng.choice(self.samples, self.size, replace=False, shuffle=False)
-        first = int(rng.integers(self.samples)) // self.size * self.size
-        return slice(first, min(first + self.size, self.samples))
+            places = np.broadcast_to(np.arange(steps * size), (len(agents), steps * size))
+            drawn = random_bits(seed, agents, index, places) % N[:, None].astype(np.uint64)
+            return drawn.astype(np.intp).reshape(len(agents), steps, size)
+        if self.many:
+            rngs = (stream(seed, Purpose.BATCHES, agent, index) for agent in agents)
+            pairs = list(zip(rngs, N.tolist(), strict=True))
+            draws = [[_choice(rng, each, size) for _ in range(steps)] for rng, each in pairs]
+            return np.array(draws)
+        # The rows with the smallest of N random numbers.
+        ordinal, step = np.arange(most), np.arange(steps)[:, None]
+        places = N[:, None, None] * step + ordinal
+        keys = random_bits(seed, agents, index, places)
+        keys[np.broadcast_to(ordinal >= N[:, None, None], keys.shape)] = np.iinfo(np.uint64).max
+        return np.argsort(keys, axis=2)[..., :size]
+
+    def _blocks(
+        self, seed: int, agents: Sequence[int], index: int, steps: int, N: NDArray[np.intp]
+    ) -> NDArray[np.intp]:
+        """Draw the first rows of blocks, each with a probability proportional to its size."""
+        places = np.broadcast_to(np.arange(steps), (len(agents), steps))
+        drawn = random_bits(seed, agents, index, places) % N[:, None].astype(np.uint64)
+        return drawn.astype(np.intp) // self.size * self.size
+
+
+def _choice(rng: np.random.Generator, samples: int, size: int) -> NDArray[np.intp]:
+    return rng.choice(samples, size, replace=False, shuffle=False)
+
+
+FEW = 256
+"""Up to so many samples it is quicker to sort random numbers than to draw without repeats."""
 
 
 def batch_size(batch: float | int, samples: int, *, agent: str) -> int:

@@ -37,17 +37,18 @@ def iterates(
     C, w = start.mean(axis=0), start - start.mean(axis=0)
     sigma = [agent.coupling for agent in problem.agents]
     for r in range(rounds):
-        works = [plan.work(i, r, local_steps) for i in range(m)]
+        works = [plan.work([i], r, local_steps) for i in range(m)]
         v, u = np.zeros((m, n)), np.zeros((m, n))
         for _ in range(local_steps):
             yield C + w + v.mean(axis=0) + u / m
             for i, work in enumerate(works):
                 x = C + w[i] + v[i] + u[i]
                 z = C + w.mean(axis=0) + v[i] + u[i] / m
-                g = work.gradient(z, out=np.empty(n))
+                (g,) = work.gradient(z[None], out=np.empty((1, n)))
                 s = sigma[i] * (x - z)
                 v[i] -= step * (g - s) / m
-                u[i] -= step * (penalty * work.excess(x, out=np.empty(n)) + s)
+                (p,) = work.project(x[None], out=np.empty((1, n)))
+                u[i] -= step * (penalty * (x - p) + s)
         C, w = C + v.mean(axis=0), w + u / m
     yield C + w
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from pcfed.sets import compiled
+from pcfed import compiler
 
 
 def exact_simplex(a, total):
@@ -67,7 +67,7 @@ KINDS = (
 
 
 def use_numpy(monkeypatch):
-    monkeypatch.setattr(compiled, "_kernels", lambda: None)
+    monkeypatch.setattr(compiler, "kernels", lambda module: None)
 
 
 ENGINES = {"compiled": lambda monkeypatch: None, "numpy": use_numpy}

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pcfed import compiler
 from pcfed.sets import Hint, L1Ball, Simplex, compiled, project_l1_balls, project_simplices
 
 from .exact import KINDS, exact_simplex, hard_points, long_l1, use_numpy
@@ -257,7 +258,7 @@ print(p, pcfed.sets.kernels.project(p.dtype).stats.cache_path)
 
 
 def test_with_a_full_disk_it_works(monkeypatch):
-    kernels = compiled._kernels()
+    kernels = compiler.kernels("pcfed.sets.kernels")
     assert kernels is not None
     compile_it = kernels.numba.njit
 
@@ -268,5 +269,5 @@ def test_with_a_full_disk_it_works(monkeypatch):
 
     monkeypatch.setattr(kernels.numba, "njit", full)
     real = kernels.types.float64
-    entry = kernels._entry(kernels._split, (real, real, real))
+    entry = compiler.entry(kernels._split, (real, real, real))
     assert entry(1.0 + 2.0**-52, 2.0, 1.0) == (1.0, 2.0**-52)

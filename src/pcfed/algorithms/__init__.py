@@ -7,7 +7,7 @@ from pcfed.algorithms.local import Local
 from pcfed.algorithms.pcfedavg import PCFedAvg
 from pcfed.algorithms.scaffold import Scaffold
 from pcfed.algorithms.schedules import Power, Schedule
-from pcfed.algorithms.work import Work
+from pcfed.algorithms.work import Pool, Work
 
 __all__ = [
     "Algorithm",
@@ -16,6 +16,7 @@ __all__ = [
     "Local",
     "Outlook",
     "PCFedAvg",
+    "Pool",
     "Power",
     "Round",
     "Scaffold",

@@ -10,6 +10,9 @@ A method says four things, and the engines (the simulator, Flower) do the rest:
 State is a bundle of named vectors: the server's, float64 of shape (n,), and one private bundle per
 agent, which never leaves it. An agent's private state changes only in ``commit``, once the server
 has counted its update, so a lost message can never make the two disagree.
+
+``local`` and ``commit`` take a team of agents, one row each, because that is quicker than one after
+the other; no row depends on another, and a team may be a single agent.
 """
 
 from __future__ import annotations
@@ -82,14 +85,14 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Update:
-    """What an agent has done in a round.
+    """What the agents of a team have done in a round, one row each.
 
     Attributes
     ----------
     sent : Vectors
         The vectors that go to the server, where they are only ever summed.
     pending : Vectors
-        What the agent itself needs to commit the round once it has been counted; stays with it.
+        What an agent itself needs to commit the round once it has been counted; stays with it.
     """
 
     sent: Vectors
@@ -185,16 +188,16 @@ class Algorithm(ABC):
 
     @abstractmethod
     def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
-        """Return what an agent does in a round; changes nothing.
+        """Return what the agents of a team do in a round; changes nothing.
 
         Parameters
         ----------
         work : Work
-            The agent's own data and set.
+            The agents' own data and sets.
         received : Vectors
             The server's state, as it was broadcast.
         private : Vectors
-            The agent's private state.
+            The agents' private state, one row each.
         facts : Round
             The public facts of the round.
         """
@@ -207,12 +210,12 @@ class Algorithm(ABC):
     def commit(
         self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
     ) -> Vectors:
-        """Return the agent's new private state, once its update has been counted.
+        """Return the agents' new private state, once their updates have been counted.
 
         Parameters
         ----------
         private, pending : Vectors
-            The agent's state before the round, and what it kept of it.
+            Their state before the round, and what they kept of it, one row each.
         received : Vectors
             What the server broadcast in the round.
         facts : Round

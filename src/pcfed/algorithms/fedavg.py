@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pcfed.algorithms import steps
 from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
 from pcfed.algorithms.schedules import Schedule
 from pcfed.algorithms.work import Work
@@ -26,7 +27,7 @@ def descend(
     prox: float = 0.0,
     correction: Array | None = None,
 ) -> Array:
-    r"""Return what local steps on the penalised loss of one agent make of ``x``.
+    r"""Return what local steps on the penalised loss of every agent make of ``x``.
 
     $$ y \leftarrow y - \gamma \big( \nabla f_i(y) + \rho (y - \Pi_{X_i}[y])
        + \text{prox} \cdot (y - x) + \text{correction} \big) $$
@@ -34,32 +35,25 @@ def descend(
     Parameters
     ----------
     work : Work
-        The agent's data and set.
-    x : Array
-        Where to start; not changed.
+        The agents' data and sets.
+    x : array of shape (agents, n) or (1, n)
+        Where to start, in the dtype of the steps; not changed.
     facts : Round
         The step γ and the penalty ρ.
     prox : float
         FedProx's μ, the pull back to ``x``.
-    correction : Array, optional
+    correction : array of shape (agents, n), optional
         SCAFFOLD's difference of control variates.
     """
-    y = x.copy()
-    g, p = np.empty_like(y), np.empty_like(y)
+    y, g, p = work.rows(x), work.empty(), work.empty()
     for _ in range(work.steps):
         work.gradient(y, out=g)
         if facts.penalty:
-            work.excess(y, out=p)
-            p *= facts.penalty
-            g += p
-        if prox:
-            np.subtract(y, x, out=p)
-            p *= prox
-            g += p
-        if correction is not None:
-            g += correction
-        g *= facts.step
-        y -= g
+            work.project(y, out=p)
+        steps.descend(
+            y, g, p, x, step=facts.step, penalty=facts.penalty, prox=prox, correction=correction
+        )
+    work.release(g, p)
     return y
 
 
@@ -95,9 +89,9 @@ class FedAvg(Algorithm):
 
     def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
         """Take local steps from the shared model and send the difference."""
-        x = received["x"].astype(work.dtype)
+        x = received["x"].astype(work.dtype)[None]
         y = descend(work, x, facts, prox=self._prox)
-        return Update(sent={"delta": y - x}, pending={})
+        return Update(sent={"delta": np.subtract(y, x, out=y)}, pending={})
 
     @property
     def _prox(self) -> float:

@@ -36,7 +36,9 @@ class Local(Algorithm):
 
     def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
         """Take local steps from the agent's own model."""
-        y = descend(work, private["x"].astype(work.dtype), facts)
+        x = work.rows(private["x"])
+        y = descend(work, x, facts)
+        work.release(x)
         return Update(sent={}, pending={"x": y})
 
     def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:

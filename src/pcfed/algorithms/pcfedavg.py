@@ -51,6 +51,7 @@ from pcfed.algorithms.base import (
     usual_smoothness,
 )
 from pcfed.algorithms.schedules import decaying, largest_value, value_at
+from pcfed.algorithms.steps import Blocks, Corrections
 from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
@@ -157,37 +158,25 @@ class PCFedAvg(Algorithm):
 
     def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
         """Take local steps on the own block x and the average z of the agent's m blocks."""
-        m, gamma, rho, sigma = facts.m, facts.step, facts.penalty, work.coupling
         model = self.model(received, private)
-        x0 = model.astype(work.dtype)
-        z0 = (received["C"] + received["w_mean"]).astype(work.dtype)
-        fix = _corrections(work, received, private, facts, model) if self.exact else None
-        v, u = np.zeros_like(x0), np.zeros_like(x0)
-        x, z, g, p, s = (np.empty_like(x0) for _ in range(5))
-        for k in range(work.steps):
-            _sum(x0, v, u, out=x)  # x = C + w + v + u
-            np.divide(u, m, out=z)
-            _sum(z0, v, z, out=z)  # z = C + w̄ + v + u/m
-            if fix:
-                fix.shift(x, z, k, buffer=s)  # x −= γ k cu/m,  z −= γ k ĉu/m
-            work.gradient(z, out=g)  # g = ∇f(z) on a batch
-            work.excess(np.add(x, fix.offset, out=s) if fix else x, out=p)
-            p *= rho  # p = ρ (y − Π[y]),  y = x + λ/ρ
-            np.subtract(x, z, out=s)
-            s *= sigma  # s = σ (x − z)
-            g -= s
-            g /= m
-            p += s
-            if fix:
-                g += fix.every  # ĉv − cv
-                p -= fix.own  # cu
-            g *= gamma
-            v -= g  # v −= γ ((g − s)/m − cv + ĉv)
-            p *= gamma
-            u -= p  # u −= γ (p + s − cu)
-        if fix is None:
+        multiplier = _multiplier(work, private, facts, model) if self.exact else None
+        fix = (
+            None if multiplier is None else _corrections(work, received, private, facts, multiplier)
+        )
+        blocks = Blocks(work, model, self.average(received), fix)
+        g, p = work.empty(), work.empty()
+        for _ in range(work.steps):
+            work.gradient(blocks.z, out=g)  # g = ∇f(z) on a batch
+            work.project(blocks.y, out=p)  # p = Π[y]
+            blocks.advance(
+                g, p, step=facts.step, penalty=facts.penalty, coupling=work.coupling, m=facts.m
+            )
+        work.release(g, p, *blocks.scratch)
+        v, u = blocks.v, blocks.u
+        if multiplier is None:
             return Update(sent={"v": v, "u": u}, pending={"u": u})
-        kept = {"v": v, "u": u, "lambda": fix.multiplier, "steps": np.array([float(work.steps)])}
+        steps = np.full((len(u), 1), float(work.steps))
+        kept = {"v": v, "u": u, "lambda": multiplier, "steps": steps}
         return Update(sent={"v": v, "u": u}, pending=kept)
 
     def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
@@ -209,14 +198,16 @@ class PCFedAvg(Algorithm):
     ) -> Vectors:
         """Add the agent's own part of the round to its offset and its corrections."""
         m = facts.m
-        u = pending["u"].astype(np.float64)
-        new: dict[str, Array] = {"w": self._offset(received, private) + u / m}
+        u = pending["u"]
+        w = np.divide(u, m, dtype=np.float64)
+        w += self._offset(received, private)
+        new: dict[str, Array] = {"w": w}
         if self.exact:
             drift, scale = facts.step * steps / m**2, facts.step * facts.longest
             beta = pending["steps"] / facts.longest
             new["w"] -= drift * private["cu"]
             new["cv"] = private["cv"] - beta * received["cv_mean"] - pending["v"] / scale
-            new["cu"] = private["cu"] - u / scale
+            new["cu"] = private["cu"] - np.divide(u, scale, dtype=np.float64)
             new["lambda"] = pending["lambda"]
             new["seen"] = received["drift"] + drift
             new["beta"] = beta
@@ -237,45 +228,25 @@ class PCFedAvg(Algorithm):
         return server["C"] + server["w_mean"]
 
 
-@dataclass(frozen=True, eq=False)
-class _Corrections:
-    """What exact PC-FedAvg adds to the local steps of a round, in the dtype of the steps."""
-
-    every: Array  # ĉv − cv
-    own: Array  # cu
-    offset: Array  # λ/ρ
-    own_shift: Array  # γ cu/m
-    mean_shift: Array  # γ ĉu/m
-    multiplier: Array  # λ itself, float64, kept if the round is counted
-
-    def shift(self, x: Array, z: Array, k: int, *, buffer: Array) -> None:
-        """Subtract what k steps have added to the blocks on everybody's account."""
-        np.multiply(self.own_shift, k, out=buffer)
-        x -= buffer
-        np.multiply(self.mean_shift, k, out=buffer)
-        z -= buffer
+def _multiplier(work: Work, private: Vectors, facts: Round, model: Array) -> Array:
+    """Return every agent's multiplier, moved by its last round; λ is 0 before its first."""
+    rho, multiplier, beta = facts.penalty, private["lambda"], private["beta"]
+    if not beta.any():
+        return multiplier
+    y = model + multiplier / rho
+    p: Array = rho * (y - work.project(y, out=np.empty_like(y)))
+    return multiplier + beta * (p - multiplier)
 
 
 def _corrections(
-    work: Work, received: Vectors, private: Vectors, facts: Round, model: Array
-) -> _Corrections:
-    """Move the multiplier by the agent's last round, and gather what the local steps need."""
-    rho, multiplier = facts.penalty, private["lambda"]
-    if private["beta"] > 0:
-        p = rho * work.excess(model + multiplier / rho, out=np.empty_like(model))
-        multiplier = multiplier + private["beta"] * (p - multiplier)
+    work: Work, received: Vectors, private: Vectors, facts: Round, multiplier: Array
+) -> Corrections:
+    """Gather what the local steps of the exact method need."""
     shift = facts.step / facts.m
-    return _Corrections(
-        every=(received["cv_mean"] - private["cv"]).astype(work.dtype),
-        own=private["cu"].astype(work.dtype),
-        offset=(multiplier / rho).astype(work.dtype),
-        own_shift=(shift * private["cu"]).astype(work.dtype),
+    return Corrections(
+        every=work.rows(received["cv_mean"] - private["cv"]),
+        own=work.rows(private["cu"]),
+        offset=work.rows(multiplier / facts.penalty),
+        own_shift=work.rows(shift * private["cu"]),
         mean_shift=(shift * received["cu_mean"]).astype(work.dtype),
-        multiplier=multiplier,
     )
-
-
-def _sum(a: Array, b: Array, c: Array, *, out: Array) -> Array:
-    """Write a + b + c to ``out``, which may be c."""
-    np.add(b, c, out=out)
-    return np.add(a, out, out=out)

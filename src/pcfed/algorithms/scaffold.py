@@ -54,11 +54,13 @@ class Scaffold(Algorithm):
 
     def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
         """Take corrected local steps; send the differences of the model and of c_i."""
-        x = received["x"].astype(work.dtype)
-        correction = (received["c"] - private["c"]).astype(work.dtype)
+        x, c = (received[name].astype(work.dtype)[None] for name in ("x", "c"))
+        correction = work.empty()
+        np.subtract(received["c"], private["c"], out=correction, casting="same_kind")
         y = descend(work, x, facts, correction=correction)
-        delta = y - x
-        delta_c = -received["c"].astype(work.dtype) - delta / (work.steps * facts.step)
+        delta, delta_c = np.subtract(y, x, out=y), correction
+        np.divide(delta, -work.steps * facts.step, out=delta_c)
+        delta_c -= c
         return Update(sent={"delta": delta, "delta_c": delta_c}, pending={"delta_c": delta_c})
 
     def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:

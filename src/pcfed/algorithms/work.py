@@ -1,67 +1,169 @@
-"""What an agent brings to a round: gradients of its own data, projections onto its own set."""
+"""What agents bring to a round: gradients of their own data, projections onto their own sets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from pcfed.arrays import Array
+from pcfed.losses.stack import Block, Stack
 from pcfed.problem import Agent
-from pcfed.sampling import Batches, Purpose, stream
-from pcfed.sets import Hint
+from pcfed.sampling import Batches, Rows
+from pcfed.sets import Hint, SetRows
 
 
-@dataclass(frozen=True, eq=False)
-class Work:
-    """One agent in one round.
+class Pool:
+    """Arrays that are used again: fresh memory costs more time than what is written to it.
 
-    Attributes
-    ----------
-    agent : Agent
-        Whose data, set and coupling.
-    steps : int
-        Number of local steps in this round.
-    batches : Batches
-        How batches are drawn.
-    seed, position, index : int
-        Seed of the run, position of the agent in the roster, index of the round: together they
-        name the agent's random stream.
-    hint : Hint
-        What the set remembers from one projection to the next.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pool = Pool()
+    >>> first = pool.empty((2, 3), np.float64)
+    >>> pool.release(first)
+    >>> pool.empty((2, 3), np.float64) is first
+    True
     """
 
-    agent: Agent
-    steps: int
-    batches: Batches
-    seed: int
-    position: int
-    index: int
-    hint: Hint = field(default_factory=Hint)
+    def __init__(self) -> None:
+        self._free: dict[tuple[tuple[int, ...], np.dtype[Any]], list[Array]] = {}
 
-    @cached_property
-    def rng(self) -> np.random.Generator:
-        """The random stream of this agent and round, made when first drawn from."""
-        return stream(self.seed, Purpose.BATCHES, self.position, self.index)
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """Return an array with anything in it."""
+        try:
+            return self._free[shape, np.dtype(dtype)].pop()
+        except (KeyError, IndexError):
+            return np.empty(shape, dtype)
 
-    @property
-    def coupling(self) -> float:
-        """The agent's pull towards the average."""
-        return self.agent.coupling
+    def release(self, *arrays: Array) -> None:
+        """Take arrays back that nobody reads any more; views on others are left alone."""
+        for array in arrays:
+            if array.base is None:
+                self._free.setdefault((array.shape, array.dtype), []).append(array)
+
+
+class Work:
+    """One agent in a round, or a team of them that take as many local steps: a row each.
+
+    Arrays have one row an agent, (agents, n). An agent's rows are the same bits alone and in any
+    team.
+
+    Parameters
+    ----------
+    agents : sequence of Agent
+        Whose data, sets and couplings; all losses of one dtype.
+    positions : sequence of int
+        Their positions in the roster.
+    steps : int
+        Number of local steps in this round.
+    batches : sequence of Batches
+        How each draws its batches.
+    seed, index : int
+        Seed of the run and index of the round: with an agent's position they name its stream.
+    hints : sequence of Hint, optional
+        What each set remembers from one projection to the next.
+    stack : Stack, optional
+        The losses of the whole roster, for gradients of neighbours with batches of one size.
+    pool : Pool, optional
+        Where arrays come from.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        positions: Sequence[int],
+        steps: int,
+        batches: Sequence[Batches],
+        *,
+        seed: int,
+        index: int,
+        hints: Sequence[Hint] | None = None,
+        stack: Stack | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        self.agents = tuple(agents)
+        self.positions = np.asarray(positions, np.intp)
+        self.steps = steps
+        self.batches = tuple(batches)
+        self._seed, self._index = seed, index
+        self._sets = SetRows([agent.feasible_set for agent in self.agents], hints)
+        self._stack, self._block = stack, Block()
+        self._pool = Pool() if pool is None else pool
+        self._taken = 0
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the local steps: that of the data."""
-        return self.agent.loss.dtype
+        return self.agents[0].loss.dtype
+
+    @cached_property
+    def coupling(self) -> Array:
+        """The agents' pulls towards the average, (agents, 1), in the dtype of the steps."""
+        return np.array([[agent.coupling] for agent in self.agents], self.dtype)
+
+    def empty(self, dtype: DTypeLike | None = None) -> Array:
+        """Return an array with a row for each agent and anything in it."""
+        shape = (len(self.agents), self.agents[0].loss.n)
+        return self._pool.empty(shape, self.dtype if dtype is None else dtype)
+
+    def rows(self, vectors: Array, dtype: DTypeLike | None = None) -> Array:
+        """Return a row for each agent, converted, of a shared vector or of rows."""
+        rows = self.empty(dtype)
+        rows[...] = vectors
+        return rows
+
+    def release(self, *arrays: Array) -> None:
+        """Give back arrays that nobody reads any more."""
+        self._pool.release(*arrays)
 
     def gradient(self, x: Array, out: Array) -> Array:
-        """Write the gradient of the loss on the next batch to ``out`` and return it."""
-        rows = None if self.batches.full else self.batches.draw(self.rng)
-        return self.agent.loss.gradient(x, rows, out=out)
+        """Write every agent's gradient on its next batch to its row of ``out``; return it."""
+        step, self._taken = self._taken, self._taken + 1
+        for run, rows in self._runs:
+            if self._stack is None or run.stop - run.start == 1:
+                i = run.start
+                self.agents[i].loss.gradient(x[i], rows[step], out=out[i])
+            else:
+                batch = np.asarray(rows[step])
+                who, block = self.positions[run], self._block
+                self._stack.gradient(who, x[run], batch, out=out[run], block=block)
+        return out
 
-    def excess(self, x: Array, out: Array) -> Array:
-        """Write ``x − Π[x]``, what sticks out of the agent's set, to ``out`` and return it."""
-        self.agent.feasible_set.project_unchecked(x, out, self.hint)
-        return np.subtract(x, out, out=out)
+    def project(self, x: Array, out: Array) -> Array:
+        """Write every row's projection onto the agent's own set to ``out`` and return it."""
+        return self._sets.project(x, out)
+
+    @cached_property
+    def _runs(self) -> list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]]:
+        """Neighbours whose gradients are one product, with the batches of every step."""
+        runs: list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]] = []
+        for stacked, group in groupby(range(len(self.agents)), self._kind):
+            some = list(group)
+            size = self.batches[some[0]].size
+            most = self._stack.most(size) if self._stack is not None and stacked else 1
+            for first in range(some[0], some[-1] + 1, most):
+                run = slice(first, min(first + most, some[-1] + 1))
+                runs.append((run, self._numbers(run) if run.stop - first > 1 else self.draw(first)))
+        return runs
+
+    def _kind(self, i: int) -> Hashable:
+        """Return what agents must share whose batches are drawn together; None if they can't be."""
+        batches = self.batches[i]
+        return (batches.size, batches.full, batches.many) if batches.even else None
+
+    def draw(self, i: int) -> Sequence[Rows]:
+        """Draw the batches of one agent of the team, one a step."""
+        where = (self._seed, int(self.positions[i]), self._index)
+        return self.batches[i].draw(*where, self.steps)
+
+    def _numbers(self, run: slice) -> NDArray[np.intp]:
+        """Draw the batches of some agents as row numbers, (steps, agents, batch)."""
+        some, who = self.batches[run], self.positions[run].tolist()
+        samples = [batches.samples for batches in some]
+        drawn = some[0].numbers(self._seed, who, self._index, self.steps, samples)
+        return drawn.transpose(1, 0, 2)

@@ -109,10 +109,9 @@ class LinearModel(Loss):
         """Return the mean loss over all samples plus the l2 term, summed in float64."""
         with np.errstate(all="ignore"):
             W, b = self._split(self._parameters(x))
-            V = self._folded(W, self._features)
             total = 0.0
             for block, part in self._features.blocks(EVERY):
-                costs = self._costs(_logits(block, V, b), self._targets[part])
+                costs = self._costs(logits_of(block, W, b, self.scale), self._targets[part])
                 total += float(costs.sum(dtype=np.float64))
             penalty = float(np.square(W, dtype=np.float64).sum()) if self.l2 else 0.0
         return total / self.size + self.l2 / 2 * penalty
@@ -135,10 +134,7 @@ class LinearModel(Loss):
             grad = self._buffer(x, out)
             W, b = self._split(x)
             G, c = self._split(grad)
-            self._sum_slopes(index, W, b, G, c)
-            G *= self.scale / count
-            if c is not None:
-                c /= count
+            self._sum_slopes(index, count, W, b, G, c)
             if self.l2:
                 G += self.dtype.type(self.l2) * W
             if out is not None and out is not grad:
@@ -146,19 +142,20 @@ class LinearModel(Loss):
         return grad if out is None else out
 
     def _sum_slopes(
-        self, index: Index, W: Array, b: Array | None, G: Array, c: Array | None
+        self, index: Index, count: int, W: Array, b: Array | None, G: Array, c: Array | None
     ) -> None:
-        """Write into G and c the sums over the rows of slope ⊗ unscaled features and of slopes."""
-        V = self._folded(W, self._features)
+        """Write into G and c the means over the rows of slope ⊗ features and of slopes."""
         first = True
         for block, part in self._features.blocks(index):
-            R = self._slopes(_logits(block, V, b), self._targets[part])
+            R = self._slopes(logits_of(block, W, b, self.scale), self._targets[part])
+            R *= self.dtype.type(1 / count)
+            if c is not None:
+                np.add(R.sum(axis=1), 0 if first else c, out=c)
+            R *= self.dtype.type(self.scale)
             if first and not is_sparse(block):
                 np.matmul(R, block, out=G)
             else:
                 np.add(R @ block, 0 if first else G, out=G)
-            if c is not None:
-                np.add(R.sum(axis=1), 0 if first else c, out=c)
             first = False
 
     def smoothness(self) -> float:
@@ -291,9 +288,8 @@ class LinearModel(Loss):
     def _predict(self, x: ArrayLike, data: Features) -> NDArray[Any]:
         with np.errstate(all="ignore"):
             W, b = self._split(self._parameters(x))
-            V = self._folded(W, data)
-            blocks = data.blocks(EVERY)
-            return np.concatenate([self._predictions(_logits(block, V, b)) for block, _ in blocks])
+            logits = (logits_of(block, W, b, data.scale) for block, _ in data.blocks(EVERY))
+            return np.concatenate([self._predictions(each) for each in logits])
 
     def _parameters(self, x: ArrayLike) -> Array:
         """Return ``x`` as a contiguous vector in the dtype of the loss."""
@@ -322,10 +318,6 @@ class LinearModel(Loss):
         coefficients = self._outputs * self.shape[-1]
         W = x[:coefficients].reshape(self._outputs, -1)
         return W, x[coefficients:] if self.intercept else None
-
-    def _folded(self, W: Array, data: Features) -> Array:
-        """Return the coefficients with the scale of the features folded in."""
-        return W if data.scale == 1 else self.dtype.type(data.scale) * W
 
     def _index(self, rows: Rows) -> Index:
         """Return rows as a slice or an array of row numbers."""
@@ -368,9 +360,11 @@ def vector(name: str, y: ArrayLike, size: int | None = None) -> NDArray[Any]:
     return array
 
 
-def _logits(block: Matrix, V: Array, b: Array | None) -> Array:
-    """Return V φ + b for every row φ of the block, as (outputs, samples)."""
-    logits: Array = np.ascontiguousarray((block @ V.T).T)
+def logits_of(block: Matrix, W: Array, b: Array | None, scale: float) -> Array:
+    """Return W φ + b for every row φ of the scaled block, as (outputs, samples)."""
+    logits: Array = np.ascontiguousarray((block @ W.T).T)
+    if scale != 1:
+        logits *= logits.dtype.type(scale)
     if b is not None:
         logits += b[:, None]
     return logits

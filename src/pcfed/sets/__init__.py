@@ -11,7 +11,7 @@ from pcfed.sets.intersection import Intersection
 from pcfed.sets.nuclear import NuclearBall
 from pcfed.sets.parse import parse_set
 from pcfed.sets.polyhedra import Polyhedron
-from pcfed.sets.rows import project_l1_balls, project_simplices
+from pcfed.sets.rows import SetRows, project_l1_balls, project_simplices
 from pcfed.sets.simplex import Simplex
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "ProjectionError",
     "Scaled",
     "SecondOrderCone",
+    "SetRows",
     "Simplex",
     "Translated",
     "UnboundedError",

@@ -17,7 +17,7 @@ from pcfed.arrays import Array, Float64Array, frozen, positive
 from pcfed.sets import compiled, threshold
 from pcfed.sets.base import ConvexSet, Hint, Linear, eps_of, norm, shifted
 from pcfed.sets.boxes import box_rows
-from pcfed.sets.compiled import L1_BALL
+from pcfed.sets.compiled import L1_BALL, Target
 from pcfed.sets.threshold import shrink, weighted_shrink
 
 Labels = NDArray[np.intp]
@@ -123,6 +123,11 @@ class L1Ball(Ball):
     def n(self) -> int | None:
         """Number of entries of the centre or the weights, if there are any."""
         return super().n if self.weights is None else self.weights.size
+
+    @property
+    def _threshold(self) -> tuple[Target, float] | None:
+        plain = self.center is None and self.weights is None
+        return (L1_BALL, self.radius) if plain else None
 
     def _project_at_once(self, x: Array, out: Array | None, hint: Hint | None) -> Array | None:
         if self.center is None and self.weights is None:

@@ -200,6 +200,11 @@ class ConvexSet(ABC):
         """
         return None
 
+    @property
+    def _threshold(self) -> tuple[Any, float] | None:
+        """The target and total of a set that a threshold alone projects onto; else None."""
+        return None
+
     def _project_rows(self, x: Array, hint: Hint | None) -> Array:
         """Project every row."""
         p = np.empty_like(x)

@@ -1,19 +1,17 @@
 """Projections onto simplices and l1 balls in compiled code, where numba is installed.
 
-This is the one place that looks for numba, when the first point is projected. Every function here
-returns None where there is none, or where x is not as a kernel wants it: then NumPy checks x and
-does the work, with the same bits, in ``threshold.py``.
+Every function here returns None where it is not, or where x is not as a kernel wants it: then NumPy
+checks x and does the work, with the same bits, in ``threshold.py``.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
+from pcfed import compiler
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.base import Hint
 
@@ -41,16 +39,6 @@ SMALLEST = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
 """Of smaller totals the shares underflow, and sums are not right by themselves."""
 
 
-@cache
-def _kernels() -> ModuleType | None:
-    """Return the module of kernels, or None where numba is not installed."""
-    try:
-        from pcfed.sets import kernels
-    except ImportError:
-        return None
-    return kernels
-
-
 def project(
     x: Array, total: float, target: Target, out: Array | None, hint: Hint | None
 ) -> Array | None:
@@ -65,7 +53,7 @@ def project(
     """
     if x.ndim == 2:
         return project_rows(x, np.full(x.shape[0], total), target, out, hint)
-    kernels = _kernels()
+    kernels = compiler.kernels("pcfed.sets.kernels")
     if kernels is None or x.ndim != 1 or not _fits(x, out):
         return None
     if not SMALLEST[x.dtype] <= total < HUGE:
@@ -85,7 +73,7 @@ def project_rows(
     x: Array, totals: Float64Array, target: Target, out: Array | None, hint: Hint | None
 ) -> Array | None:
     """Project every row for a total of its own."""
-    kernels = _kernels()
+    kernels = compiler.kernels("pcfed.sets.kernels")
     if kernels is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _fits(x, out):
         return None
     if not (totals.min() >= SMALLEST[x.dtype] and totals.max() < HUGE):

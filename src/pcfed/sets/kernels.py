@@ -12,7 +12,7 @@ The loops have no branches, so that they become vector instructions. For that th
 reorder additions, but not where a bit of the result depends on it: such sums are taken on grids,
 where every order gives the same (``order_free_sum``). It may assume nothing about NaN and inf.
 
-This module imports numba; only ``compiled.py`` imports it, when it is first needed.
+This module imports numba; ``compiled.py`` imports it when it is first needed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 from numba import types
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.compiler import entry
 
 DONE, INSIDE, LEFT = 0, 1, 2
 """What became of a point: written to ``out``, in the set, or left to NumPy, which may refuse it."""
@@ -316,7 +317,7 @@ def project(dtype: np.dtype[Any]) -> Callable[..., tuple[int, float]]:
     number = numba.from_dtype(dtype)
     x, out = types.Array(number, 1, "C", readonly=True), types.Array(number, 1, "C")
     real = types.float64
-    return _entry(_project, (x, types.boolean, real, real, real, out))
+    return entry(_project, (x, types.boolean, real, real, real, out))
 
 
 @cache
@@ -326,15 +327,4 @@ def project_rows(dtype: np.dtype[Any]) -> Callable[..., bool]:
     x, out = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
     totals = types.Array(types.float64, 1, "C", readonly=True)
     thetas = types.Array(types.float64, 1, "C")
-    return _entry(_project_rows, (x, types.boolean, totals, types.float64, thetas, out))
-
-
-def _entry(function: Any, signature: tuple[Any, ...]) -> Callable[..., Any]:
-    """Compile for read-only x, which any x can be, and keep the machine code on disk if we may."""
-    entry: Callable[..., Any]
-    try:
-        compiler = numba.njit(signature, cache=True, nogil=True, error_model="numpy")
-        entry = compiler(function.py_func)
-    except (OSError, RuntimeError):  # numba has no directory to write to
-        entry = numba.njit(signature, nogil=True, error_model="numpy")(function.py_func)
-    return entry
+    return entry(_project_rows, (x, types.boolean, totals, types.float64, thetas, out))

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array, floating
 from pcfed.sets import compiled, threshold
-from pcfed.sets.base import Hint, check_out, checked_points, delivered, part
+from pcfed.sets.base import (
+    ConvexSet,
+    Hint,
+    ProjectionError,
+    check_out,
+    checked_points,
+    delivered,
+    norm,
+    part,
+)
 from pcfed.sets.compiled import L1_BALL, SIMPLEX, Target
 
 
@@ -69,6 +80,77 @@ def project_simplices(
            [2.5 , 2.  , 0.  ]])
     """
     return _project("project_simplices", "totals", x, totals, SIMPLEX, out, hint)
+
+
+class SetRows:
+    """The sets of several agents, each for a row of its own.
+
+    Parameters
+    ----------
+    sets : sequence of ConvexSet
+        One for each row.
+    hints : sequence of Hint, optional
+        What each set remembers of its row from one call to the next.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pcfed.sets import L1Ball
+    >>> SetRows([L1Ball(2.0), L1Ball(9.0)]).project(np.array([[3.0, -2.0], [3.0, -2.0]]))
+    array([[ 1.5, -0.5],
+           [ 3. , -2. ]])
+    """
+
+    def __init__(self, sets: Sequence[ConvexSet], hints: Sequence[Hint] | None = None) -> None:
+        self.sets = tuple(sets)
+        self.hints = tuple(Hint() for _ in sets) if hints is None else tuple(hints)
+        kinds = [each._threshold for each in self.sets]
+        targets = {kind[0] for kind in kinds if kind is not None}
+        self._target: Target | None = None
+        if len(self.sets) > 1 and None not in kinds and len(targets) == 1:
+            (self._target,) = targets
+            self._totals = np.array([kind[1] for kind in kinds if kind is not None])
+
+    def project(self, x: Array, out: Array | None = None) -> Array:
+        """Return every row's projection onto its own set, the bits of ``project_unchecked``.
+
+        Parameters
+        ----------
+        x : array of shape (rows, n)
+            float32 or float64.
+        out : array, optional
+            Where to write the result, of the same shape and dtype; it may be ``x``.
+        """
+        if self._target is not None and (p := self._project_at_once(x, out)) is not None:
+            return delivered(p, x, out)
+        p = np.empty_like(x) if out is None else out
+        for each, row, place, hint in zip(self.sets, x, p, self.hints, strict=True):
+            each.project_unchecked(row, place, hint)
+        return p
+
+    def distances(self, x: Float64Array) -> Float64Array:
+        """Return every row's distance from its own set, NaN where a row is too wild to project."""
+        if self._target is not None and (p := self._project_at_once(x, None)) is not None:
+            return np.array([norm(off) for off in x - p])
+        return np.array([_distance(*pair) for pair in zip(self.sets, x, strict=True)])
+
+    def _project_at_once(self, x: Array, out: Array | None) -> Array | None:
+        """Project all rows by compiled code, or return None if that can't be done."""
+        hint = Hint()
+        hint.thresholds = np.array([each.threshold for each in self.hints])
+        p = compiled.project_rows(x, self._totals, self._target or L1_BALL, out, hint)
+        if p is not None:
+            for each, theta in zip(self.hints, hint.thresholds.tolist(), strict=True):
+                each.threshold = theta
+        return p
+
+
+def _distance(each: ConvexSet, x: Float64Array) -> float:
+    """Return the distance of a point from its set, NaN where it is too wild to project."""
+    try:
+        return each.distance(x)
+    except (ProjectionError, ValueError):
+        return float("nan")
 
 
 def _project(

@@ -9,7 +9,7 @@ import numpy as np
 from pcfed.arrays import Array, Float64Array, positive
 from pcfed.sets import compiled, threshold
 from pcfed.sets.base import ConvexSet, Hint, Linear
-from pcfed.sets.compiled import SIMPLEX
+from pcfed.sets.compiled import SIMPLEX, Target
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,6 +35,10 @@ class Simplex(ConvexSet):
 
     def _project(self, x: Array, hint: Hint | None) -> Array:
         return threshold.project(x, self.total, SIMPLEX, hint)
+
+    @property
+    def _threshold(self) -> tuple[Target, float]:
+        return SIMPLEX, self.total
 
     def _project_at_once(self, x: Array, out: Array | None, hint: Hint | None) -> Array | None:
         return compiled.project(x, self.total, SIMPLEX, out, hint)

@@ -1,0 +1,163 @@
+"""Linear models of one kind with their data end to end: the gradients of several in one product.
+
+With tens of samples per agent Python takes longer to call a product than the product takes. A stack
+gathers a batch of every agent into one block (agents, samples, features) and calls NumPy once for
+all. An agent's numbers are those of products of its own, whoever is in the block beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcfed.arrays import Array, Float64Array
+from pcfed.losses.base import Loss
+from pcfed.losses.features import Features, Matrix, is_sparse
+from pcfed.losses.linear import EVERY, LinearModel, logits_of
+
+ROOM = 2**19
+"""Features in a block at most: 2 MB in float32, so that it is in the cache for its second use."""
+
+
+class Block:
+    """Memory for gathered features, kept by the caller between calls on blocks of one shape."""
+
+    def __init__(self) -> None:
+        self._raw: NDArray[Any] = np.empty((0, 0))
+        self._converted: NDArray[Any] = np.empty((0, 0))
+
+    def gather(self, matrix: Matrix, rows: NDArray[np.intp], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return rows of a matrix, converted, in memory that the next call overwrites."""
+        shape = (len(rows), matrix.shape[1])
+        if self._raw.shape != shape:
+            self._raw = np.empty(shape, matrix.dtype)
+            self._converted = self._raw if matrix.dtype == dtype else np.empty(shape, dtype)
+        np.take(matrix, rows, axis=0, out=self._raw, mode="clip")  # "raise" would copy once more
+        if self._converted is not self._raw:
+            np.copyto(self._converted, self._raw)
+        return self._converted
+
+
+class Stack:
+    """Several linear models that differ in nothing but their data.
+
+    Parameters
+    ----------
+    losses : sequence of LinearModel
+        Of one class, shape, dtype, scale and l2 term; their features are copied, once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pcfed.losses import LeastSquares
+    >>> X = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
+    >>> stack = Stack([LeastSquares(X, [1.0, 2.0, 3.0]), LeastSquares(2 * X, [0.0, 1.0, 0.0])])
+    >>> batches = np.array([[0, 1], [1, 2]])
+    >>> stack.gradient(np.array([0, 1]), np.zeros((2, 2)), batches, out=np.empty((2, 2)))
+    array([[-0.5, -1. ],
+           [ 0. , -1. ]])
+    """
+
+    def __init__(self, losses: Sequence[LinearModel]) -> None:
+        self._model = losses[0]
+        self._sizes = np.array([loss.size for loss in losses])
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        matrix = np.concatenate([loss._features.matrix for loss in losses])
+        self._features = Features(matrix, self._model.dtype, self._model.scale)
+        self._targets = np.concatenate([loss._targets for loss in losses])
+
+    @classmethod
+    def of(cls, losses: Sequence[Loss]) -> Self | None:
+        """Return the stack of these losses, or None if they do not go together."""
+        models = [loss for loss in losses if isinstance(loss, LinearModel)]
+        if len(models) < len(losses) or is_sparse(models[0]._features.matrix):
+            return None
+        return cls(models) if len({_kind(model) for model in models}) == 1 else None
+
+    def most(self, batch: int) -> int:
+        """Return how many batches of a size go into a block at most."""
+        # Of one sample NumPy may take another routine, and other bits, than for a lone model.
+        return max(1, ROOM // (batch * self._model.shape[-1])) if batch > 1 else 1
+
+    def gradient(
+        self,
+        who: NDArray[np.intp],
+        x: Array,
+        rows: NDArray[np.intp],
+        *,
+        out: Array,
+        block: Block | None = None,
+    ) -> Array:
+        """Write the gradients of several models, each on a batch of its own, to ``out``.
+
+        Parameters
+        ----------
+        who : array of shape (agents,)
+            Positions of the models in the stack.
+        x : array of shape (agents, n)
+            The parameters, one row each, in the dtype of the losses.
+        rows : array of shape (agents, batch)
+            The batches, by row numbers of each one's own data.
+        out : array of shape (agents, n)
+            Where to write the gradients, of the same dtype.
+        block : Block, optional
+            Memory to gather the batches in.
+        """
+        model, (a, b) = self._model, rows.shape
+        index = (rows + self._starts[who, None]).ravel()
+        with np.errstate(all="ignore"):
+            gathered = (block or Block()).gather(self._features.matrix, index, model.dtype)
+            X = gathered.reshape(a, b, -1)
+            W, intercepts = self._split(x)
+            G, c = self._split(out)
+            logits = np.ascontiguousarray(np.matmul(X, W.transpose(0, 2, 1)).transpose(2, 0, 1))
+            if model.scale != 1:
+                logits *= model.dtype.type(model.scale)
+            if intercepts is not None:
+                logits += intercepts.T[:, :, None]
+            R = model._slopes(logits.reshape(-1, a * b), self._targets[index])
+            R *= model.dtype.type(1 / b)
+            slopes = R.reshape(-1, a, b).transpose(1, 0, 2)
+            if c is not None:
+                slopes.sum(axis=2, out=c)
+            R *= model.dtype.type(model.scale)
+            np.matmul(slopes, X, out=G)
+            if model.l2:
+                G += model.dtype.type(model.l2) * W
+        return out
+
+    def values(self, x: Array) -> Float64Array:
+        """Return the value of every loss at one vector of parameters."""
+        model = self._model
+        W, b = model._split(model._parameters(x))
+        costs = np.empty(len(self._targets))
+        with np.errstate(all="ignore"):
+            for block, part in self._features.blocks(EVERY):
+                costs[part] = model._costs(logits_of(block, W, b, model.scale), self._targets[part])
+            means: Float64Array = np.add.reduceat(costs, self._starts) / self._sizes
+            penalty = float(np.square(W, dtype=np.float64).sum()) if model.l2 else 0.0
+        return means + model.l2 / 2 * penalty
+
+    def _split(self, x: Array) -> tuple[Array, Array | None]:
+        """Return views on every row's coefficients, (outputs, features), and intercepts."""
+        outputs, columns = self._model._outputs, self._model.shape[-1]
+        W = x[:, : outputs * columns].reshape(len(x), outputs, columns)
+        return W, x[:, outputs * columns :] if self._model.intercept else None
+
+
+def _kind(model: LinearModel) -> Hashable:
+    """Return what models must have in common to be stacked."""
+    matrix = model._features.matrix
+    return (
+        type(model),
+        model.shape,
+        model.intercept,
+        model.l2,
+        model.scale,
+        model.dtype,
+        is_sparse(matrix),
+        matrix.dtype,
+    )
