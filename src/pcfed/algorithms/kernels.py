@@ -38,12 +38,6 @@ def _add(g: Array, c: Array) -> None:
 
 
 @_exact
-def _subtract(g: Array, c: Array) -> None:
-    for j in range(g.size):
-        g[j] -= c[j]
-
-
-@_exact
 def _subtract_scaled(y: Array, factor: Any, g: Array) -> None:
     for j in range(y.size):
         y[j] -= factor * g[j]
@@ -69,21 +63,35 @@ def _descend(
 
 
 @_exact
-def _pull(s: Array, sigma: Any, x: Array, z: Array) -> None:
-    for j in range(s.size):
-        s[j] = sigma * (x[j] - z[j])
+def _advance_every(
+    v: Array, g: Array, x: Array, z: Array, sigma: Any, gamma: Any, share: Any
+) -> None:
+    for j in range(v.size):
+        v[j] -= gamma * (share * (g[j] - sigma * (x[j] - z[j])))
 
 
 @_exact
-def _own(p: Array, rho: Any, y: Array, s: Array) -> None:
-    for j in range(p.size):
-        p[j] = rho * (y[j] - p[j]) + s[j]
+def _advance_own(
+    u: Array, p: Array, y: Array, x: Array, z: Array, sigma: Any, gamma: Any, rho: Any
+) -> None:
+    for j in range(u.size):
+        u[j] -= gamma * (rho * (y[j] - p[j]) + sigma * (x[j] - z[j]))
 
 
 @_exact
-def _every(g: Array, s: Array, share: Any) -> None:
-    for j in range(g.size):
-        g[j] = share * (g[j] - s[j])
+def _advance_every_corrected(
+    v: Array, g: Array, x: Array, z: Array, every: Array, sigma: Any, gamma: Any, share: Any
+) -> None:
+    for j in range(v.size):
+        v[j] -= gamma * (share * (g[j] - sigma * (x[j] - z[j])) + every[j])
+
+
+@_exact
+def _advance_own_corrected(
+    u: Array, p: Array, y: Array, x: Array, z: Array, own: Array, sigma: Any, gamma: Any, rho: Any
+) -> None:
+    for j in range(u.size):
+        u[j] -= gamma * (rho * (y[j] - p[j]) + sigma * (x[j] - z[j]) - own[j])
 
 
 @_exact
@@ -99,6 +107,20 @@ def _place_average(z: Array, z0: Array, v: Array, u: Array, share: Any) -> None:
 
 
 @_exact
+def _place_own_corrected(x: Array, x0: Array, v: Array, u: Array, shift: Array, k: Any) -> None:
+    for j in range(x.size):
+        x[j] = x0[j] + (v[j] + u[j]) - k * shift[j]
+
+
+@_exact
+def _place_average_corrected(
+    z: Array, z0: Array, v: Array, u: Array, shift: Array, share: Any, k: Any
+) -> None:
+    for j in range(z.size):
+        z[j] = z0[j] + (v[j] + share * u[j]) - k * shift[j]
+
+
+@_exact
 def _sum(y: Array, a: Array, b: Array) -> None:
     for j in range(y.size):
         y[j] = a[j] + b[j]
@@ -110,7 +132,6 @@ def _advance(
     u: Array,
     x: Array,
     z: Array,
-    y: Array,
     g: Array,
     p: Array,
     x0: Array,
@@ -119,6 +140,34 @@ def _advance(
     gamma: Any,
     rho: Any,
     share: Any,
+) -> None:
+    n = v.shape[1]
+    for i in range(v.shape[0]):
+        for start in range(0, n, PIECE):
+            end = min(start + PIECE, n)
+            x_, z_ = x[i, start:end], z[i, start:end]
+            v_, u_ = v[i, start:end], u[i, start:end]
+            _advance_every(v_, g[i, start:end], x_, z_, sigma[i, 0], gamma, share)
+            _advance_own(u_, p[i, start:end], x_, x_, z_, sigma[i, 0], gamma, rho)
+            _place_own(x_, x0[i, start:end], v_, u_)
+            _place_average(z_, z0[start:end], v_, u_, share)
+
+
+@_exact
+def _advance_corrected(
+    v: Array,
+    u: Array,
+    x: Array,
+    z: Array,
+    g: Array,
+    p: Array,
+    x0: Array,
+    z0: Array,
+    sigma: Array,
+    gamma: Any,
+    rho: Any,
+    share: Any,
+    y: Array,
     every: Array,
     own: Array,
     offset: Array,
@@ -127,29 +176,19 @@ def _advance(
     k: Any,
 ) -> None:
     n = v.shape[1]
-    exact = every.shape[0] > 0
-    buffer = np.empty(PIECE, v.dtype)
     for i in range(v.shape[0]):
         for start in range(0, n, PIECE):
             end = min(start + PIECE, n)
-            s = buffer[: end - start]
             x_, z_, y_ = x[i, start:end], z[i, start:end], y[i, start:end]
             v_, u_ = v[i, start:end], u[i, start:end]
             g_, p_ = g[i, start:end], p[i, start:end]
-            _pull(s, sigma[i, 0], x_, z_)
-            _every(g_, s, share)
-            _own(p_, rho, y_, s)
-            if exact:
-                _add(g_, every[i, start:end])
-                _subtract(p_, own[i, start:end])
-            _subtract_scaled(v_, gamma, g_)
-            _subtract_scaled(u_, gamma, p_)
-            _place_own(x_, x0[i, start:end], v_, u_)
-            _place_average(z_, z0[start:end], v_, u_, share)
-            if exact:
-                _subtract_scaled(x_, k, own_shift[i, start:end])
-                _subtract_scaled(z_, k, mean_shift[start:end])
-                _sum(y_, x_, offset[i, start:end])
+            every_, own_ = every[i, start:end], own[i, start:end]
+            _advance_every_corrected(v_, g_, x_, z_, every_, sigma[i, 0], gamma, share)
+            _advance_own_corrected(u_, p_, y_, x_, z_, own_, sigma[i, 0], gamma, rho)
+            _place_own_corrected(x_, x0[i, start:end], v_, u_, own_shift[i, start:end], k)
+            shift = mean_shift[start:end]
+            _place_average_corrected(z_, z0[start:end], v_, u_, shift, share, k)
+            _sum(y_, x_, offset[i, start:end])
 
 
 # -- entry points ---------------------------------------------------------------------------------
@@ -166,10 +205,22 @@ def descend(dtype: np.dtype[Any]) -> Callable[..., None]:
 @cache
 def advance(dtype: np.dtype[Any]) -> Callable[..., None]:
     """Return ``_advance``, compiled for one dtype."""
+    return entry(_advance, _signature(dtype))
+
+
+@cache
+def advance_corrected(dtype: np.dtype[Any]) -> Callable[..., None]:
+    """Return ``_advance_corrected``, compiled for one dtype."""
     number = numba.from_dtype(dtype)
     read, write = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
     vector = types.Array(number, 1, "C", readonly=True)
-    state = (write,) * 7
-    constants = (read, vector, read, number, number, number)
-    corrections = (read, read, read, read, vector, number)
-    return entry(_advance, (*state, *constants, *corrections))
+    terms = (write, read, read, read, read, vector, number)
+    return entry(_advance_corrected, (*_signature(dtype), *terms))
+
+
+def _signature(dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return the types of what plain and corrected steps have in common."""
+    number = numba.from_dtype(dtype)
+    read, write = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
+    vector = types.Array(number, 1, "C", readonly=True)
+    return (write,) * 4 + (read,) * 3 + (vector, read, number, number, number)

@@ -158,12 +158,14 @@ class PCFedAvg(Algorithm):
 
     def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
         """Take local steps on the own block x and the average z of the agent's m blocks."""
-        model = self.model(received, private)
-        multiplier = _multiplier(work, private, facts, model) if self.exact else None
-        fix = (
-            None if multiplier is None else _corrections(work, received, private, facts, multiplier)
+        multiplier = fix = None
+        if self.exact:
+            multiplier = _multiplier(work, private, facts, self.model(received, private))
+            fix = _corrections(work, received, private, facts, multiplier)
+        x0 = np.add(
+            received["C"], self._offset(received, private), work.empty(), casting="same_kind"
         )
-        blocks = Blocks(work, model, self.average(received), fix)
+        blocks = Blocks(work, x0, self.average(received).astype(work.dtype), fix)
         g, p = work.empty(), work.empty()
         for _ in range(work.steps):
             work.gradient(blocks.z, out=g)  # g = ∇f(z) on a batch
@@ -171,7 +173,7 @@ class PCFedAvg(Algorithm):
             blocks.advance(
                 g, p, step=facts.step, penalty=facts.penalty, coupling=work.coupling, m=facts.m
             )
-        work.release(g, p, *blocks.scratch)
+        work.release(g, p, x0, *blocks.scratch)
         v, u = blocks.v, blocks.u
         if multiplier is None:
             return Update(sent={"v": v, "u": u}, pending={"u": u})

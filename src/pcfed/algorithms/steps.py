@@ -92,16 +92,16 @@ class Blocks:
     """
 
     def __init__(self, work: Work, x0: Array, z0: Array, fix: Corrections | None) -> None:
-        self.x0, self.z0, self.fix = work.rows(x0), z0.astype(work.dtype), fix
+        self.x0, self.z0, self.fix = x0, z0, fix
         self.v, self.u = work.rows(np.zeros(1)), work.rows(np.zeros(1))
         self.x, self.z = work.rows(x0), work.rows(z0)
-        self.y = self.x if fix is None else np.add(self.x, fix.offset, out=work.empty())
+        self.y = self.x if fix is None else np.add(x0, fix.offset, out=work.empty())
         self.taken = 0
 
     @property
     def scratch(self) -> tuple[Array, ...]:
         """The arrays that nobody reads after the last step."""
-        mine = (self.x0, self.x, self.z)
+        mine = (self.x, self.z)
         return mine if self.fix is None else (*mine, self.y, *self.fix.rows)
 
     def advance(
@@ -115,7 +115,7 @@ class Blocks:
         Parameters
         ----------
         g, p : arrays of shape (agents, n)
-            The gradients at z and the projections of y; both are overwritten.
+            The gradients at z and the projections of y; both may be overwritten.
         step, penalty : float
             γ and ρ.
         coupling : array of shape (agents, 1)
@@ -128,10 +128,11 @@ class Blocks:
         kind = v.dtype.type
         gamma, rho, share, k = kind(step), kind(penalty), kind(1 / m), kind(self.taken)
         if (kernels := compiler.kernels("pcfed.algorithms.kernels")) is not None:
-            facts = (self.x0, self.z0, coupling, gamma, rho, share)
-            none = np.empty((0, 0), v.dtype)
-            terms = (none,) * 4 + (none.ravel(),) if fix is None else (*fix.rows, fix.mean_shift)
-            kernels.advance(v.dtype)(v, u, x, z, y, g, p, *facts, *terms, k)
+            facts = (v, u, x, z, g, p, self.x0, self.z0, coupling, gamma, rho, share)
+            if fix is None:
+                kernels.advance(v.dtype)(*facts)
+            else:
+                kernels.advance_corrected(v.dtype)(*facts, y, *fix.rows, fix.mean_shift, k)
             return
         s = coupling * (x - z)
         g -= s
