@@ -3,10 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test lint types reproduce clean
+.PHONY: help setup test lint types reproduce bench bench-peers clean
 
 help:  ## Show what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Make the virtual environment with everything we test with
 
@@ -29,5 +29,11 @@ types: $(READY)  ## Check types
 reproduce: $(READY)  ## Set up, then run the paper's experiments: figures, tables, report
 	$(BIN)/pcfed reproduce
 
+bench: $(READY)  ## Measure the package against what the hardware allows (benchmarks/RESULTS.md)
+	$(BIN)/python -m benchmarks
+
+bench-peers: $(READY)  ## Measure it against other packages, each in an environment of its own
+	$(BIN)/python -m benchmarks.peers
+
 clean:  ## Remove the environment and what the tools leave behind
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results
+	rm -rf $(VENV) .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results

@@ -173,9 +173,11 @@ class Engine:
         return [(kept, Update(sent, pending))] if kept else [], refused
 
     def models(self, state: State) -> Float64Array:
-        """Return all models, one row an agent."""
-        models = self.algorithm.model(state.server, state.private)
-        return np.array(np.broadcast_to(models, (self.problem.m, self.problem.n)), np.float64)
+        """Return all models, one row an agent, in an array of their own."""
+        shape = (self.problem.m, self.problem.n)
+        models = self.algorithm.model(state.server, state.private).astype(np.float64, copy=False)
+        kept = any(models is each for each in (*state.server.values(), *state.private.values()))
+        return np.broadcast_to(models, shape).copy() if kept or models.shape != shape else models
 
     def average(self, state: State) -> Float64Array:
         """Return the population average."""

@@ -185,6 +185,7 @@ def run(
             line.close()
         if not history or history[-1].round < state.round:
             history.append(ledger.record(state))
+        plan.pool.clear()
         models, average = chosen.models(state)
     return Result(
         models=models,

@@ -40,6 +40,10 @@ class Pool:
         except (KeyError, IndexError):
             return np.empty(shape, dtype)
 
+    def clear(self) -> None:
+        """Let all memory go."""
+        self._free.clear()
+
     def release(self, *arrays: Array) -> None:
         """Take arrays back that nobody reads any more; views on others are left alone."""
         for array in arrays:

@@ -1,0 +1,1 @@
+"""Timings of pcfed, always as ratios measured in one run."""
