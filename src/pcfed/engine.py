@@ -1,8 +1,8 @@
 """One round of any method, and the figures of a state, in this process.
 
-A round is atomic. Agents compute updates from the state before it; the finite ones are summed in
-the order of the roster, whatever the number of workers; then the server aggregates, and those who
-were counted commit.
+A round is atomic. Agents compute updates from the state before it, in teams (`pcfed.plan`); the
+finite ones are summed one after the other, in an order that depends neither on the number of
+workers nor on the teams; then the server aggregates, and those who were counted commit.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Plan:
         self.steps(0)
         self.present(0)
         self._most = min(MOST, max(1, ENTRIES // problem.n))
-        self._features = problem.shape[-1]
+        self._features = problem.shape[-1] if problem.shape else 1
         small = [self._small(self._batches(i, 0)) for i in range(self.m)]
         together = self._most > 1 and sum(small) > 1
         self.pool = Pool()

@@ -1,0 +1,1 @@
+"""Federated averaging with pcfed and with its peers: ``python -m benchmarks.peers``."""
