@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pcfed.arrays import Array
-from pcfed.losses.stack import Block, Stack
+from pcfed.losses.stack import Stack
 from pcfed.problem import Agent
 from pcfed.sampling import Batches, Rows
 from pcfed.sets import Hint, SetRows
@@ -96,7 +96,7 @@ class Work:
         self.batches = tuple(batches)
         self._seed, self._index = seed, index
         self._sets = SetRows([agent.feasible_set for agent in self.agents], hints)
-        self._stack, self._block = stack, Block()
+        self._stack = stack
         self._pool = Pool() if pool is None else pool
         self._taken = 0
 
@@ -134,8 +134,7 @@ class Work:
                 self.agents[i].loss.gradient(x[i], rows[step], out=out[i])
             else:
                 batch = np.asarray(rows[step])
-                who, block = self.positions[run], self._block
-                self._stack.gradient(who, x[run], batch, out=out[run], block=block)
+                self._stack.gradient(self.positions[run], x[run], batch, out=out[run])
         return out
 
     def project(self, x: Array, out: Array) -> Array:

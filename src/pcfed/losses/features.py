@@ -6,6 +6,8 @@ rows. Only blocks are converted, and the scale goes into the small matrices of a
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,23 +55,46 @@ class Features:
     def blocks(self, index: Index) -> Iterator[tuple[Matrix, Index]]:
         """Yield the rows ``index`` without the scale, block by block, each with its own index.
 
-        A block may be a buffer that the next one overwrites, or a view on the data.
+        A block may be a view on the data, or a buffer that the next one in this thread overwrites.
         """
         matrix, gather = self.matrix, not isinstance(index, slice)
-        convert = matrix.dtype != self.dtype
-        copied = (convert or gather) and not is_sparse(matrix)
+        copied = (matrix.dtype != self.dtype or gather) and not is_sparse(matrix)
         step = BLOCK_ROWS
         if copied:
             step = min(step, max(64, BLOCK_BYTES // (self.dtype.itemsize * matrix.shape[1])))
-        buffer = None
         for part in _parts(index, len_of(index, matrix.shape[0]), matrix.shape[0], step):
-            block = matrix.take(part, axis=0) if gather and copied else matrix[part]
-            if convert:
-                if buffer is None:
-                    buffer = np.empty(block.shape, self.dtype)
-                block, pixels = buffer[: len(block)], block
-                np.copyto(block, pixels)
-            yield block, part
+            if isinstance(part, slice) or is_sparse(matrix):
+                yield self._converted(matrix[part]), part
+            else:
+                yield self.gathered(part), part
+
+    def gathered(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Return some rows of dense features, without the scale, in a buffer of this thread."""
+        block = _buffer("gathered", (len(rows), self.matrix.shape[1]), self.matrix.dtype)
+        np.take(self.matrix, rows, axis=0, out=block, mode="wrap")  # "raise" would copy once more
+        converted: NDArray[Any] = self._converted(block)
+        return converted
+
+    def _converted(self, block: Matrix) -> Matrix:
+        """Return a block in the dtype of products, in a buffer of this thread if it has another."""
+        if block.dtype == self.dtype:
+            return block
+        converted = _buffer("converted", block.shape, self.dtype)
+        np.copyto(converted, block)
+        return converted
+
+
+_kept = threading.local()
+
+
+def _buffer(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return this thread's array for a purpose: fresh memory costs more than what is written."""
+    size = math.prod(shape) * dtype.itemsize
+    kept: NDArray[np.uint8] = getattr(_kept, name, np.empty(0, np.uint8))
+    if kept.size < size:
+        kept = np.empty(size, np.uint8)
+        setattr(_kept, name, kept)
+    return kept[:size].view(dtype).reshape(shape)
 
 
 def is_sparse(matrix: Matrix) -> bool:

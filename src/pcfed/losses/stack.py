@@ -8,37 +8,18 @@ all. An agent's numbers are those of products of its own, whoever is in the bloc
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.losses.base import Loss
-from pcfed.losses.features import Features, Matrix, is_sparse
+from pcfed.losses.features import Features, is_sparse
 from pcfed.losses.linear import EVERY, LinearModel, logits_of
 
 ROOM = 2**19
 """Features in a block at most: 2 MB in float32, so that it is in the cache for its second use."""
-
-
-class Block:
-    """Memory for gathered features, kept by the caller between calls on blocks of one shape."""
-
-    def __init__(self) -> None:
-        self._raw: NDArray[Any] = np.empty((0, 0))
-        self._converted: NDArray[Any] = np.empty((0, 0))
-
-    def gather(self, matrix: Matrix, rows: NDArray[np.intp], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return rows of a matrix, converted, in memory that the next call overwrites."""
-        shape = (len(rows), matrix.shape[1])
-        if self._raw.shape != shape:
-            self._raw = np.empty(shape, matrix.dtype)
-            self._converted = self._raw if matrix.dtype == dtype else np.empty(shape, dtype)
-        np.take(matrix, rows, axis=0, out=self._raw, mode="clip")  # "raise" would copy once more
-        if self._converted is not self._raw:
-            np.copyto(self._converted, self._raw)
-        return self._converted
 
 
 class Stack:
@@ -89,7 +70,6 @@ class Stack:
         rows: NDArray[np.intp],
         *,
         out: Array,
-        block: Block | None = None,
     ) -> Array:
         """Write the gradients of several models, each on a batch of its own, to ``out``.
 
@@ -103,14 +83,11 @@ class Stack:
             The batches, by row numbers of each one's own data.
         out : array of shape (agents, n)
             Where to write the gradients, of the same dtype.
-        block : Block, optional
-            Memory to gather the batches in.
         """
         model, (a, b) = self._model, rows.shape
         index = (rows + self._starts[who, None]).ravel()
         with np.errstate(all="ignore"):
-            gathered = (block or Block()).gather(self._features.matrix, index, model.dtype)
-            X = gathered.reshape(a, b, -1)
+            X = self._features.gathered(index).reshape(a, b, -1)
             W, intercepts = self._split(x)
             G, c = self._split(out)
             logits = np.ascontiguousarray(np.matmul(X, W.transpose(0, 2, 1)).transpose(2, 0, 1))
