@@ -25,6 +25,9 @@ from .work import CORES, SECONDS, SHAPE, STEP, Work, arguments, best, load, loss
 BUDGETS = (0.3, 1.2)
 """Of the first and the last agent, as shares of the l1 norm of FedAvg's model."""
 
+LARGE = 1_000
+"""Images of a batch from which on it pays to keep them in float32, and not as 8-bit pixels."""
+
 Play = Callable[[int], Result]
 """Trains for so many rounds."""
 
@@ -72,12 +75,12 @@ def seconds(play: Play, rounds: int) -> tuple[list[float], str]:
 def main() -> None:
     work, path, (method, number) = arguments()
     images, labels = load(path)
-    workers = int(number)
-    with np.load(path) as file:
-        pixels = file["images"]  # pcfed reads 8-bit pixels as they are
-    losses = [
-        SoftmaxRegression(x, y, classes=SHAPE[0]) for x, y in zip(pixels, labels, strict=True)
-    ]
+    workers, features = int(number), images
+    if work.batch < LARGE:
+        with np.load(path) as file:
+            features = file["images"]
+    shares = zip(features, labels, strict=True)
+    losses = [SoftmaxRegression(x, y, classes=SHAPE[0]) for x, y in shares]
     free = Problem([Agent(f, WholeSpace(), coupling=0.0) for f in losses])
     play = player(work, workers, free, FedAvg(STEP))
     average = play(work.rounds).average
