@@ -43,17 +43,18 @@ def compare(case: Case) -> str:
         return f"{case.problem}: auto did not get there in 800 rounds"
     taken = rounds_to_target(problem, case, auto, first) or first  # looked at more closely
     sooner = {}
-    for share, part in product(STEPS, PENALTIES):
+    pairs = list(product(STEPS, PENALTIES))
+    for tried, (share, part) in enumerate(pairs):
+        print(f"  {case.problem}: {tried} of {len(pairs)} pairs tried", end="\r", file=sys.stderr)
         method = PCFedAvg(share * problem.m / problem.L_f, part * problem.L_f, exact=True)
         found = rounds_to_target(problem, case, method, taken // 2)
         if found is not None:
             sooner[share, part] = found
             print(f"  {found} rounds with {method}", flush=True)
     best = f"the best took {min(sooner.values())}" if sooner else "none did"
-    pairs = len(STEPS) * len(PENALTIES)
     return (
-        f"{case.problem}: auto took {taken} rounds; of {pairs} pairs {len(sooner)} got there in "
-        f"{taken // 2}; {best}"
+        f"{case.problem}: auto took {taken} rounds; of {len(pairs)} pairs {len(sooner)} got there "
+        f"in {taken // 2}; {best}"
     )
 
 
