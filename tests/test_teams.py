@@ -99,7 +99,7 @@ def test_agents_with_other_steps_batches_or_dtypes_are_in_teams_of_their_own():
 
     wide = [agent(10, np.float64) for _ in range(4)]
     narrow = [agent(10, np.float32) for _ in range(2)]
-    large = [agent(2**17, np.float64)]
+    large = [agent(2**18, np.float64)]
     problem = Problem([*large, *wide, *narrow])
     options = {"local_steps": 1, "batch": 1.0, "sampling": "without_replacement"}
     plan = Plan(problem, participation=1.0, seed=0, **options)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm, Round, Sums, Update, Vectors
+from pcfed.algorithms.steps import add_rows
 from pcfed.arrays import Float64Array
 from pcfed.plan import ENTRIES, Plan
 from pcfed.problem import Agent, Problem
@@ -129,8 +130,7 @@ class Engine:
                     bytes_up += rows.nbytes
                     if name not in sums:
                         sums[name] = np.zeros(rows.shape[1])
-                    for row in rows:  # one after the other: the same bits for any teams
-                        sums[name] += row
+                    add_rows(sums[name], rows)
                     if name not in update.pending:
                         self.plan.pool.release(rows)
 

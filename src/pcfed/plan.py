@@ -28,7 +28,7 @@ Batch = float | int | Callable[[int], float | int]
 """A fraction (float), a size (int), or a function of the round's index that returns either."""
 
 
-ENTRIES = 2**18
+ENTRIES = 2**19
 """Parameters of a team at most: what its local steps work on should stay in the cache."""
 
 MOST = 64

@@ -191,6 +191,15 @@ def _advance_corrected(
             _sum(y_, x_, offset[i, start:end])
 
 
+@_exact
+def _add_rows(total: Array, rows: Array) -> None:
+    n = total.size
+    for start in range(0, n, PIECE):
+        end = min(start + PIECE, n)
+        for i in range(rows.shape[0]):
+            _add(total[start:end], rows[i, start:end])
+
+
 # -- entry points ---------------------------------------------------------------------------------
 
 
@@ -216,6 +225,13 @@ def advance_corrected(dtype: np.dtype[Any]) -> Callable[..., None]:
     vector = types.Array(number, 1, "C", readonly=True)
     terms = (write, read, read, read, read, vector, number)
     return entry(_advance_corrected, (*_signature(dtype), *terms))
+
+
+@cache
+def add_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
+    """Return ``_add_rows``, compiled for rows of one dtype."""
+    rows = types.Array(numba.from_dtype(dtype), 2, "C", readonly=True)
+    return entry(_add_rows, (types.Array(types.float64, 1, "C"), rows))
 
 
 def _signature(dtype: np.dtype[Any]) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pcfed import compiler
 from pcfed.algorithms.work import Work
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 
 
 def descend(
@@ -55,6 +55,23 @@ def descend(
     if correction is not None:
         g += correction
     y -= gamma * g
+
+
+def add_rows(total: Float64Array, rows: Array) -> None:
+    """Add rows to a total in place, one after the other: the same bits however they are grouped.
+
+    Parameters
+    ----------
+    total : array of shape (n,)
+        In float64.
+    rows : array of shape (rows, n)
+        float32 or float64, in C order.
+    """
+    if (kernels := compiler.kernels("pcfed.algorithms.kernels")) is not None:
+        kernels.add_rows(rows.dtype)(total, rows)
+        return
+    for row in rows:
+        total += row
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,8 @@ from pcfed.losses.base import Loss
 from pcfed.losses.features import Features, is_sparse
 from pcfed.losses.linear import EVERY, LinearModel, logits_of
 
-ROOM = 2**19
-"""Features in a block at most: 2 MB in float32, so that it is in the cache for its second use."""
+ROOM = 2**20
+"""Features in a block at most: 4 MB in float32, so that it is in the cache for its second use."""
 
 
 class Stack:
