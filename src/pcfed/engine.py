@@ -188,7 +188,7 @@ class Engine:
         """Evaluate a state: objective, loss, and per agent distances and held-out figures."""
         average = self.average(state)
         m, stack = self.problem.m, self.plan.stack
-        width = 1 if stack is None else max(1, ENTRIES // self.problem.n)
+        width = 1 if stack is None else max(1, ENTRIES // 2 // self.problem.n)  # float64
         spans = [slice(first, min(first + width, m)) for first in range(0, m, width)]
 
         def of_span(span: slice) -> Float64Array:
