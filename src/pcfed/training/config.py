@@ -65,8 +65,7 @@ from pcfed.training.sentences import brief, shortened, shown
 MODELS = ("softmax", "logistic", "least-squares")
 DTYPES = ("float64", "float32")
 SECTIONS = ("model", "data", "algorithm", "training", "defaults", "agents")
-MOST_BYTES = 2**26
-"""Bytes of a configuration at most."""
+MOST_BYTES = 2**26  # of a configuration
 
 
 @dataclass(frozen=True)
@@ -336,11 +335,11 @@ def _data(where: str, table: object) -> Data:
         )
     if data.agent is not None and data.target is None:
         raise ValueError(f"{where}: data.target is missing; name the column to predict.")
-    for key, name in (("target", data.target), ("agent", data.agent)):
+    for name in (data.target, data.agent):
         if name is not None and name in (data.features or ()):
             raise ValueError(
-                f"{where}: data.features must not contain the {key}, got {brief(name)}; "
-                "leave it out of the list."
+                f"{where}: data.features must contain neither the target nor the agent, got "
+                f"{brief(name)}; leave it out."
             )
     if data.target is not None and data.target == data.agent:
         raise ValueError(

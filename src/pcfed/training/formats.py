@@ -255,9 +255,10 @@ def _array(stream: IO[bytes], size: int) -> Column | None:
         return None
     # The size is that in the archive's index, beyond which nothing is unpacked.
     room = math.prod(shape) * dtype.itemsize
-    if min(shape, default=1) < 0 or room > size:
+    valid = min(shape, default=1) >= 0 and room <= size
+    content = stream.read(room) if valid else b""
+    if not valid or len(content) < room:
         raise ValueError(f"an array of shape {shape} that is longer than its file")
-    content = stream.read(room)
     return np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C")
 
 

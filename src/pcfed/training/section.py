@@ -139,7 +139,8 @@ class Section:
                 f"{self.path(key)} must be a number or one of {listed(words)}, got {brief(value)}; "
                 f"{near(value, words)}Give one of these."
             )
-        return value
+        schedule: Schedule = value
+        return schedule
 
     def text(self, key: str) -> str | None:
         """Return a key that is a text which is not empty, or None without it."""
