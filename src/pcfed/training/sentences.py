@@ -53,9 +53,11 @@ def near(name: object, valid: Iterable[str]) -> str:
     >>> near("lod", ["load", "hour"])
     "did you mean 'load'? "
     """
+    if not isinstance(name, str):
+        return ""
     # The matching takes quadratic time, so no long names and not too many.
     short = [each for each in valid if len(each) <= 80][:1000]
-    found = difflib.get_close_matches(str(name)[:80], short, n=1)
+    found = difflib.get_close_matches(name[:80], short, n=1)
     return f"did you mean {found[0]!r}? " if found else ""
 
 
