@@ -13,7 +13,7 @@ from tests.training.folders import OWN_CONFIG, SHARED, SHARED_CONFIG, assembled,
 ALL = SHARED_CONFIG.replace('"load"', '"load"\nheld_out = 0')
 
 
-def same(loss, other, rng=None):
+def same(loss, other):
     """Whether two losses are the same function."""
     rng = np.random.default_rng(0)
     points = rng.normal(size=(3, loss.n))
@@ -71,6 +71,11 @@ def test_a_file_for_all_and_one_for_another(tmp_path):
     text = SHARED_CONFIG + '\n[agents.alps]\nfile = "north.csv"\n'
     made = assembled(tmp_path, config=text, north="load,area,rooms\na,1,2\nb,2,3\n")
     assert made.problem.names == ("north", "south", "alps")
+
+
+def test_plus_and_minus_are_labels(tmp_path):
+    made = assembled(tmp_path, all=SHARED.replace(",a", ",+").replace(",b", ",-"))
+    assert made.labels == ("+", "-")
 
 
 def test_logistic_labels(tmp_path):
@@ -172,6 +177,14 @@ def test_warnings(tmp_path):
     text = SHARED_CONFIG.partition("[agents")[0].replace("softmax", "least-squares")
     (target,) = assembled(tmp_path, config=text, all=rows).warnings
     assert "the target is 1.0 in all rows" in target
+
+
+def test_a_one_without_its_point_is_a_warning(tmp_path):
+    batch, agents = assembled(
+        tmp_path, config=SHARED_CONFIG + "[training]\nbatch = 1\nparticipation = 1\n"
+    ).warnings
+    assert "training.batch = 1 is a single row; write 1.0 for all rows." in batch
+    assert "training.participation = 1 is one agent; write 1.0 for all." in agents
 
 
 def test_what_is_assembled_runs(tmp_path):

@@ -122,7 +122,7 @@ def _assemble(config: Config) -> Assembled:
         tests.append(len(test))
     problem = Problem(agents)
     _check_run(config, problem)
-    warnings = (*found.warnings, *_constant(where, columns, matrices))
+    warnings = (*found.warnings, *_constant(where, columns, matrices), *_single(config))
     return Assembled(problem, config.algorithm, columns, found.labels, tuple(tests), warnings)
 
 
@@ -275,6 +275,14 @@ def _loss(
         return LogisticRegression(X, y, intercept=intercept, l2=l2, dtype=dtype)
     classes = len(labels)
     return SoftmaxRegression(X, y, classes=classes, intercept=intercept, l2=l2, dtype=dtype)
+
+
+def _single(config: Config) -> Iterator[str]:
+    """Yield a warning where 1 was given and 1.0 may have been meant."""
+    if config.training.batch == 1 and isinstance(config.training.batch, int):
+        yield f"{config.where}: training.batch = 1 is a single row; write 1.0 for all rows."
+    if config.training.participation == 1 and isinstance(config.training.participation, int):
+        yield f"{config.where}: training.participation = 1 is one agent; write 1.0 for all."
 
 
 def _check_run(config: Config, problem: Problem) -> None:

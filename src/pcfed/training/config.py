@@ -47,7 +47,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -57,15 +56,14 @@ from typing import Any
 from pcfed.algorithms import Algorithm
 from pcfed.sets import WholeSpace
 from pcfed.training.agents import AgentSettings, checked_name, read_agent
-from pcfed.training.formats import decoded, read_bytes
+from pcfed.training.formats import read_bytes
 from pcfed.training.methods import read_algorithm
-from pcfed.training.section import Section
+from pcfed.training.section import Section, read_toml
 from pcfed.training.sentences import brief, shortened, shown
 
 MODELS = ("softmax", "logistic", "least-squares")
 DTYPES = ("float64", "float32")
 SECTIONS = ("model", "data", "algorithm", "training", "defaults", "agents")
-MOST_BYTES = 2**26  # of a configuration
 
 
 @dataclass(frozen=True)
@@ -260,17 +258,7 @@ def load_config(path: str | Path) -> Config:
     [('north', L1Ball(radius=5.0)), ('south', WholeSpace())]
     >>> home.cleanup()
     """
-    file = Path(path)
-    where = shown(file)
-    text = decoded(where, read_bytes(where, file, MOST_BYTES))
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = brief(str(error), 150).strip("'\"")
-        raise ValueError(
-            shortened(f"{where}: the file must be TOML, got {reason}; correct it there.")
-        ) from None
-    return read_config(table, file)
+    return read_config(read_toml(Path(path)), Path(path))
 
 
 def read_config(table: Mapping[str, object], path: Path) -> Config:

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pcfed.algorithms import Schedule
 from pcfed.sets import ConvexSet, parse_set
-from pcfed.training.sentences import brief, listed, near, told
+from pcfed.training.formats import decoded, read_bytes
+from pcfed.training.sentences import brief, listed, near, shortened, shown, told
 
 LARGEST = 2**63 - 1
 """The largest whole number of TOML."""
+
+MOST_BYTES = 2**26
+"""Bytes of a TOML file at most."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file, or say in a sentence in which line it is none."""
+    where = shown(path)
+    text = decoded(where, read_bytes(where, path, MOST_BYTES))
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = brief(str(error), 150).strip("'\"")
+        raise ValueError(
+            shortened(f"{where}: the file must be TOML, got {reason}; correct it there.")
+        ) from None
 
 
 class Section:

@@ -16,7 +16,7 @@ from pcfed.arrays import Float64Array
 from pcfed.training.formats import READERS, Column, Contents, read_bytes
 from pcfed.training.sentences import brief, listed, near, shortened, shown
 
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none"})
 """What an entry that is not there is written as, in lower case."""
 
 
