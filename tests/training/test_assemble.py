@@ -179,6 +179,11 @@ def test_warnings(tmp_path):
     assert "the target is 1.0 in all rows" in target
 
 
+def test_an_agent_alone_has_all_labels_alone(tmp_path):
+    text = SHARED_CONFIG.partition("[agents")[0]
+    assert assembled(tmp_path, config=text, all=SHARED.replace("south", "north")).warnings == ()
+
+
 def test_a_one_without_its_point_is_a_warning(tmp_path):
     batch, agents = assembled(
         tmp_path, config=SHARED_CONFIG + "[training]\nbatch = 1\nparticipation = 1\n"

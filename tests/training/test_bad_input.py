@@ -252,6 +252,10 @@ DATA = {
         {"all": SHARED.replace(",b", ",1.5").replace(",a", ",1")},
         r"'load' must be labels for softmax, .* got 1.5 in line 3; did you mean kind = \"least-squ",
     ),
+    "labels beyond floats": (
+        {"all": SHARED.replace(",b", ",1e17").replace(",a", ",1")},
+        r"'load' must be labels for softmax, whole numbers or text, got 1e\+17 in line 3",
+    ),
     "many labels": (
         {"all": "home,area,load\n" + "".join(f"north,{i},{i}\n" for i in range(1001))},
         r"softmax takes at most 1000 labels, got 1001; did you mean model.kind = \"least-squares\"",
