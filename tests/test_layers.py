@@ -26,6 +26,7 @@ LAYERS = [
     "reference",
     "guarantees",
     "data",
+    "training",
     "experiments",
     "report",
     "cli",

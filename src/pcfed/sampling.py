@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     START = 2
     BLOCKS = 3
     OUTPUT = 4
+    HELD_OUT = 5
 
 
 @lru_cache(maxsize=64)

@@ -85,6 +85,7 @@ def test_specifications(spec, text):
         ("array([1])", "is no set"),
         ({"blocks": 3}, r"blocks must be a mapping of slices or a list of \[start, stop, set\]"),
         ({"blocks": {"a:b": {"l1": 1}}}, "ends of a block must be whole numbers"),
+        ({"blocks": [[math.inf, 1, "l1(1)"]]}, "ends of a block must be whole numbers, got inf"),
         ({"intersection": [3]}, "got 3; give for example"),
     ],
     ids=str,

@@ -134,7 +134,7 @@ def _block_items(value: Any) -> list[tuple[Any, Any, Any]]:
 def _block(start: Any, stop: Any, spec: Any) -> tuple[tuple[int, int | None], ConvexSet]:
     try:
         ends = (int(start or 0), None if stop in (None, "", "None") else int(stop))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"parse_set: the ends of a block must be whole numbers, got {start!r} and {stop!r}; "
             'give for example "0:10".'

@@ -1,0 +1,21 @@
+"""Training from a file: a configuration and data files become a problem and a method."""
+
+from pcfed.training.agents import AgentSettings, read_agent
+from pcfed.training.assemble import Assembled, assemble
+from pcfed.training.config import Config, Data, Model, Training, load_config, read_config
+from pcfed.training.tables import Table, read_table
+
+__all__ = [
+    "AgentSettings",
+    "Assembled",
+    "Config",
+    "Data",
+    "Model",
+    "Table",
+    "Training",
+    "assemble",
+    "load_config",
+    "read_agent",
+    "read_config",
+    "read_table",
+]

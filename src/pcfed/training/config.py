@@ -1,0 +1,387 @@
+"""The file that describes a training: its form, its defaults and its checks.
+
+    [model]
+    kind = "softmax"            # softmax | logistic | least-squares
+    intercept = false
+    l2 = 0.0
+
+    [data]                      # what is the same for all agents
+    file = "all.csv"            # one file for all, with `agent`; left out if every agent has one
+    agent = "household"         # the column that says whose row it is
+    target = "load"
+    features = ["a", "b"]       # by default all columns but the target and the agent
+    held_out = 0.2              # share of every agent's rows that is kept for testing
+    dtype = "float64"           # or float32
+
+    [algorithm]                 # by default exact PCFedAvg
+    name = "PCFedAvg"           # PCFedAvg | FedAvg | FedProx | Scaffold | Local
+    exact = true
+    step = "auto"               # all methods know "auto"; it is worked out when the run begins
+    penalty = "auto"            # by default 0 for the other methods
+
+    [training]
+    rounds = 200
+    gap = 0.01                  # stop at this certified relative gap; by default never
+    local_steps = 10
+    batch = 1.0                 # a share, with its point, or a number of rows
+    participation = 1.0         # likewise, of the agents
+    seed = 0
+    eval_every = 1
+    max_refusals = 100
+    norm_limit = 1e6            # by default none
+
+    [defaults]                  # for agents that say nothing else
+    constraint = "whole_space"
+    coupling = 0.1
+
+    [agents.north]              # one table an agent; with `data.agent` only for what differs
+    file = "north.csv"
+    target = "load"
+    constraint = {l1 = 5}       # or "l1(5)"; see `pcfed.sets.parse_set`
+    coupling = 0.1
+
+Only ``model.kind``, a target and the agents' data must be given. Paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pcfed.algorithms import Algorithm
+from pcfed.sets import WholeSpace
+from pcfed.training.agents import AgentSettings, checked_name, read_agent
+from pcfed.training.formats import read_bytes
+from pcfed.training.methods import read_algorithm
+from pcfed.training.section import Section, read_toml
+from pcfed.training.sentences import brief, shortened, shown
+
+MODELS = ("softmax", "logistic", "least-squares")
+DTYPES = ("float64", "float32")
+SECTIONS = ("model", "data", "algorithm", "training", "defaults", "agents")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained: ``[model]``.
+
+    Attributes
+    ----------
+    kind : {"softmax", "logistic", "least-squares"}
+        The loss.
+    intercept : bool
+        Whether the model has one; constraints leave it alone.
+    l2 : float
+        Weight of the l2 term, on the coefficients only.
+    """
+
+    kind: str
+    intercept: bool
+    l2: float
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the data of all agents have in common: ``[data]``.
+
+    Attributes
+    ----------
+    file, agent : str or None
+        One file for all, and the column that says whose row it is; both or neither.
+    target : str or None
+        The column to predict, unless an agent says otherwise.
+    features : tuple of str or None
+        The columns to predict from; None for all but targets and ``agent``.
+    held_out : float
+        Share of every agent's rows that is kept for testing, in [0, 1).
+    dtype : {"float64", "float32"}
+        The dtype of features and local steps.
+    """
+
+    file: str | None
+    agent: str | None
+    target: str | None
+    features: tuple[str, ...] | None
+    held_out: float
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the run goes: ``[training]``, as the arguments of `pcfed.run`.
+
+    Attributes
+    ----------
+    rounds, local_steps, eval_every : int
+        Numbers of rounds, of local steps in a round, and of rounds between evaluations.
+    batch, participation : float or int
+        Share (float) or number (int) of rows in a gradient and of agents in a round.
+    seed : int
+        The seed of all random streams, those of held-out rows included.
+    gap : float or None
+        The certified relative gap at which to stop.
+    max_refusals : int
+        How many updates that are not finite may be refused.
+    norm_limit : float or None
+        The longest update that is not refused.
+    """
+
+    rounds: int
+    local_steps: int
+    batch: float | int
+    participation: float | int
+    seed: int
+    eval_every: int
+    max_refusals: int
+    gap: float | None
+    norm_limit: float | None
+
+
+@dataclass(frozen=True)
+class Config:
+    """A training, as a configuration describes it.
+
+    Attributes
+    ----------
+    path : Path
+        The file; data are looked for relative to its folder.
+    model, data, training : Model, Data, Training
+        The tables of the same names.
+    algorithm : Algorithm
+        The method; ``"auto"`` is still a word in it.
+    defaults : AgentSettings
+        What holds for agents that say nothing else.
+    agents : tuple of AgentSettings
+        The agents that have a table, with the defaults filled in.
+    """
+
+    path: Path
+    model: Model
+    data: Data
+    algorithm: Algorithm
+    training: Training
+    defaults: AgentSettings
+    agents: tuple[AgentSettings, ...]
+
+    @property
+    def where(self) -> str:
+        """What messages call the file."""
+        return shown(self.path)
+
+    def located(self, file: str) -> Path:
+        """Return the path of a data file, which is relative to the configuration's folder."""
+        return self.path.parent / file
+
+    def agent(self, name: str) -> AgentSettings:
+        """Return the settings of an agent, whether it has a table or not."""
+        return self._tables.get(name) or replace(self.defaults, name=name)
+
+    @cached_property
+    def _tables(self) -> dict[str, AgentSettings]:
+        return {agent.name: agent for agent in self.agents}
+
+    def resolved(self) -> dict[str, dict[str, Any]]:
+        """Return the configuration with all defaults filled in, ready for JSON and TOML.
+
+        `read_config` makes the same configuration of it. Keys without a value are left out.
+        """
+        method = {key.name: getattr(self.algorithm, key.name) for key in fields(self.algorithm)}
+        tables: dict[str, dict[str, Any]] = {
+            "model": vars(self.model),
+            "data": {**vars(self.data), "features": self.data.features and [*self.data.features]},
+            "algorithm": {"name": type(self.algorithm).__name__, **method},
+            "training": vars(self.training),
+            "defaults": self.defaults.resolved(),
+            "agents": {agent.name: agent.resolved() for agent in self.agents},
+        }
+        if self.data.agent is None:  # then every agent has a table, and says it all
+            del tables["defaults"], tables["data"]["target"]
+        else:
+            del tables["defaults"]["target"]  # it is that of the data
+        return {name: _without_none(table) for name, table in tables.items()}
+
+    def digest(self) -> str:
+        """Return 64 hexadecimal digits that change with anything that the numbers depend on.
+
+        They are the SHA-256 of ``resolved()`` in which every data file is replaced by the SHA-256
+        of its bytes: the names of files do not matter, the names and order of agents do.
+
+        Raises
+        ------
+        ValueError
+            If a data file cannot be read.
+        """
+        facts = self.resolved()
+        for table in (facts["data"], *facts["agents"].values()):
+            if "file" in table:
+                path = self.located(table["file"])
+                content = read_bytes(shown(path), path)
+                table["file"] = hashlib.sha256(content).hexdigest()
+        return hashlib.sha256(json.dumps(facts, allow_nan=False).encode()).hexdigest()
+
+
+def load_config(path: str | Path) -> Config:
+    """Read the configuration of a training from a TOML file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, in the form that this module's description shows.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, is no TOML, or something in it is not valid: one sentence that names
+        the key. Data files are not read yet.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> home = tempfile.TemporaryDirectory()
+    >>> path = Path(home.name) / "train.toml"
+    >>> _ = path.write_text('''
+    ... model.kind = "least-squares"
+    ... data.target = "load"
+    ... agents.north = {file = "north.csv", constraint = {l1 = 5}}
+    ... agents.south = {file = "south.csv"}
+    ... ''')
+    >>> config = load_config(path)
+    >>> config.algorithm
+    PCFedAvg(step='auto', penalty='auto', exact=True)
+    >>> [(agent.name, agent.constraint) for agent in config.agents]
+    [('north', L1Ball(radius=5.0)), ('south', WholeSpace())]
+    >>> home.cleanup()
+    """
+    return read_config(read_toml(Path(path)), Path(path))
+
+
+def read_config(table: Mapping[str, object], path: Path) -> Config:
+    """Return the configuration that tables describe.
+
+    Parameters
+    ----------
+    table : mapping
+        The tables, as TOML or JSON has them.
+    path : Path
+        The file that they are from, for messages and for the folder of the data.
+
+    Raises
+    ------
+    ValueError
+        If something is not valid: one sentence that names the key.
+    """
+    where = shown(path)
+    try:
+        Section(where, "", table, SECTIONS)
+        data = _data(where, table.get("data", {}))
+        section = Section(where, "defaults", table.get("defaults", {}), ("constraint", "coupling"))
+        usual = AgentSettings("", target=data.target, constraint=WholeSpace(), coupling=0.1)
+        defaults = read_agent(section, "defaults").completed(usual)
+        return Config(
+            path=path,
+            model=_model(where, table.get("model", {})),
+            data=data,
+            algorithm=read_algorithm(where, table.get("algorithm", {})),
+            training=_training(where, table.get("training", {})),
+            defaults=defaults,
+            agents=_agents(where, table.get("agents", {}), data, defaults),
+        )
+    except ValueError as error:
+        raise ValueError(shortened(str(error))) from None
+
+
+def _model(where: str, table: object) -> Model:
+    section = Section(where, "model", table, ("kind", "intercept", "l2"))
+    return Model(
+        kind=section.choice("kind", MODELS),
+        intercept=section.flag("intercept", False),
+        l2=section.number("l2", 0.0, zero=True),
+    )
+
+
+def _data(where: str, table: object) -> Data:
+    section = Section(where, "data", table, [key.name for key in fields(Data)])
+    data = Data(
+        file=section.text("file"),
+        agent=section.text("agent"),
+        target=section.text("target"),
+        features=section.names("features"),
+        held_out=section.share("held_out", 0.2),
+        dtype=section.choice("dtype", DTYPES, "float64"),
+    )
+    if (data.file is None) != (data.agent is None):
+        given, missing = ("agent", "file") if data.file is None else ("file", "agent")
+        raise ValueError(
+            f"{where}: data.file and data.agent must be given together, got only data.{given}; "
+            f"give data.{missing} too, or a file in every agent's table."
+        )
+    if data.agent is not None and data.target is None:
+        raise ValueError(f"{where}: data.target is missing; name the column to predict.")
+    for name in (data.target, data.agent):
+        if name is not None and name in (data.features or ()):
+            raise ValueError(
+                f"{where}: data.features must contain neither the target nor the agent, got "
+                f"{brief(name)}; leave it out."
+            )
+    if data.target is not None and data.target == data.agent:
+        raise ValueError(
+            f"{where}: data.target and data.agent must differ, got {brief(data.target)} for both; "
+            "correct one."
+        )
+    return data
+
+
+def _training(where: str, table: object) -> Training:
+    section = Section(where, "training", table, [key.name for key in fields(Training)])
+    return Training(
+        rounds=section.count("rounds", 200),
+        local_steps=section.count("local_steps", 10),
+        batch=section.part("batch", 1.0),
+        participation=section.part("participation", 1.0),
+        seed=section.count("seed", 0, minimum=0),
+        eval_every=section.count("eval_every", 1),
+        max_refusals=section.count("max_refusals", 100, minimum=0),
+        gap=section.optional_number("gap"),
+        norm_limit=section.optional_number("norm_limit"),
+    )
+
+
+def _agents(
+    where: str, table: object, data: Data, defaults: AgentSettings
+) -> tuple[AgentSettings, ...]:
+    """Return the agents that have a table; without a column that names them, all must have one."""
+    if not isinstance(table, Mapping):
+        raise ValueError(
+            f"{where}: agents must be tables, got {brief(table)}; write [agents.north] and keys."
+        )
+    if not table and data.agent is None:
+        raise ValueError(
+            f"{where}: agents are missing; give a table [agents.NAME] each, or data.file and "
+            "data.agent, the column that says whose row it is."
+        )
+    keys = ("file", "target", "constraint", "coupling")
+    agents = []
+    for name, given in table.items():
+        section = Section(where, f"agents.{checked_name(where, name)}", given, keys)
+        agent = read_agent(section, name).completed(defaults)
+        if agent.file is None and data.file is None:
+            raise ValueError(f"{section.path('file')} is missing; give the agent's data file.")
+        if agent.target is None:
+            raise ValueError(f"{section.path('target')} is missing; give it here or in [data].")
+        if agent.target in (data.features or ()) or agent.target == data.agent:
+            raise ValueError(
+                f"{section.path('target')} must be neither among data.features nor data.agent, got "
+                f"{brief(agent.target)}; give another column."
+            )
+        agents.append(agent)
+    return tuple(agents)
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value is not None}

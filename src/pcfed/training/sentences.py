@@ -1,0 +1,87 @@
+"""What the errors of this folder have in common: one line, readable length, a near miss.
+
+Values come from files that anybody may have written, so nothing is put into a message uncut.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LONGEST = 380
+"""Characters of a message at most."""
+
+
+def brief(value: object, limit: int = 60) -> str:
+    """Return ``repr(value)``, cut to ``limit`` characters.
+
+    Examples
+    --------
+    >>> brief("load")
+    "'load'"
+    >>> brief("x" * 100, limit=10)
+    "'xxxxxxxx…"
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, say
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def listed(names: Iterable[object], most: int = 6) -> str:
+    """Return names with commas between them, and how many were left out.
+
+    Examples
+    --------
+    >>> listed("abcd", most=2)
+    "'a', 'b' and 2 more"
+    """
+    every = list(names)
+    left = len(every) - most
+    text = ", ".join(brief(name, 30) for name in every[:most])
+    return f"{text} and {left} more" if left > 0 else text
+
+
+def near(name: object, valid: Iterable[str]) -> str:
+    """Return the question whether a similar name was meant, or nothing.
+
+    Examples
+    --------
+    >>> near("lod", ["load", "hour"])
+    "did you mean 'load'? "
+    """
+    if not isinstance(name, str):
+        return ""
+    # The matching takes quadratic time, so no long names and not too many.
+    short = [each for each in valid if len(each) <= 80][:1000]
+    found = difflib.get_close_matches(name[:80], short, n=1)
+    return f"did you mean {found[0]!r}? " if found else ""
+
+
+def shown(path: Path) -> str:
+    """Return a path for messages: its end, if it is long."""
+    text = str(path)
+    if not text.isprintable():
+        return brief(text, 80)
+    return text if len(text) <= 80 else "…" + text[-79:]
+
+
+def shortened(message: str) -> str:
+    """Return a message as one line; of a long one the middle is left out."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    return text if len(text) <= LONGEST else f"{text[:240]} … {text[-(LONGEST - 243) :]}"
+
+
+@contextmanager
+def told(where: str) -> Iterator[None]:
+    """Put ``where`` before the sentence of an error, and keep that one line of readable length."""
+    try:
+        yield
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(shortened(f"{where}: {error}")) from None
+    except (TypeError, AttributeError, LookupError, SyntaxError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        raise ValueError(shortened(f"{where}: its form is not valid ({reason}).")) from None

@@ -1,0 +1,139 @@
+"""What is to be predicted: numbers, or labels that become numbers the same way for all agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcfed.training.sentences import brief, listed
+from pcfed.training.tables import Table
+
+MOST_CLASSES = 1000
+"""More labels than this are taken for numbers that were to be predicted as such."""
+
+Label = int | str
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """The targets of all agents.
+
+    Attributes
+    ----------
+    values : list of array
+        One array an agent: numbers, or positions in ``labels``.
+    labels : tuple of int or str, or None
+        The labels of a classification, sorted.
+    warnings : tuple of str
+        What may be a mistake.
+    """
+
+    values: list[NDArray[Any]]
+    labels: tuple[Label, ...] | None
+    warnings: tuple[str, ...]
+
+
+def read_targets(
+    where: str, kind: str, tables: Sequence[Table], targets: Sequence[str], names: Sequence[str]
+) -> Targets:
+    """Return the targets of all agents for a model.
+
+    Parameters
+    ----------
+    where : str
+        What messages call the configuration.
+    kind : {"softmax", "logistic", "least-squares"}
+        The model.
+    tables, targets, names : sequences
+        Every agent's table, the column to predict in it, and its name.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing or does not suit the model.
+    """
+    pairs = list(zip(tables, targets, strict=True))
+    if kind == "least-squares":
+        numbers = [table.numbers(target) for table, target in pairs]
+        return Targets(list(numbers), None, _constant(where, numbers))
+    values = _alike([_labels(kind, table, target) for table, target in pairs])
+    every, places = np.unique(np.concatenate(values), return_inverse=True)
+    labels: tuple[Label, ...] = tuple(every.tolist())
+    _check_number(where, kind, labels)
+    ends = np.cumsum([len(each) for each in values])[:-1]
+    codes = np.split(places.astype(np.intp), ends)
+    return Targets(codes, labels, _rare(where, labels, codes, names))
+
+
+def _labels(kind: str, table: Table, target: str) -> NDArray[Any]:
+    """Return a column of labels: whole numbers as int64, everything else as text."""
+    column = table.column(target)
+    if column.dtype.kind != "f":
+        return column
+    numbers = table.numbers(target)
+    whole = (numbers == np.floor(numbers)) & (np.abs(numbers) <= 2**53)
+    if not whole.all():
+        raise ValueError(
+            f"{table.where}: the column {brief(target)} must be labels for {kind}, whole numbers "
+            f"or text, got {numbers[np.argmin(whole)]} in {table.place(~whole)}; did you mean "
+            'kind = "least-squares"?'
+        )
+    return numbers.astype(np.int64)
+
+
+def _alike(values: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return labels as text for all agents if one of them has text."""
+    if all(each.dtype.kind == "i" for each in values):
+        return values
+    return [each.astype(np.dtypes.StringDType()) for each in values]
+
+
+def _check_number(where: str, kind: str, labels: tuple[Label, ...]) -> None:
+    if len(labels) == 1:
+        raise ValueError(
+            f"{where}: there must be two labels or more, got only {brief(labels[0])} in all data; "
+            "check data.target."
+        )
+    if kind == "logistic" and len(labels) > 2:
+        raise ValueError(
+            f"{where}: logistic needs two labels, got {listed(labels, 4)}; "
+            'take model.kind = "softmax".'
+        )
+    if len(labels) > MOST_CLASSES:
+        raise ValueError(
+            f"{where}: softmax takes at most {MOST_CLASSES} labels, got {len(labels)}; did you "
+            'mean model.kind = "least-squares"?'
+        )
+
+
+def _rare(
+    where: str,
+    labels: tuple[Label, ...],
+    codes: Sequence[NDArray[np.intp]],
+    names: Sequence[str],
+) -> tuple[str, ...]:
+    """Return a warning if there are labels that only one of several agents has."""
+    if len(codes) == 1:
+        return ()
+    has = np.array([np.bincount(each, minlength=len(labels)) > 0 for each in codes])
+    alone = np.flatnonzero(has.sum(axis=0) == 1)
+    if not len(alone):
+        return ()
+    facts = [f"{brief(labels[k], 30)} ({names[int(np.argmax(has[:, k]))]})" for k in alone[:4]]
+    more = f" and {len(alone) - 4} more" if len(alone) > 4 else ""
+    return (
+        f"{where}: some labels occur with one agent only, {', '.join(facts)}{more}; "
+        "check that all agents write labels the same way.",
+    )
+
+
+def _constant(where: str, numbers: Sequence[NDArray[np.float64]]) -> tuple[str, ...]:
+    """Return a warning if all targets are the same number."""
+    first = numbers[0][0]
+    if any((each != first).any() for each in numbers):
+        return ()
+    return (f"{where}: the target is {first} in all rows, so there is nothing to learn.",)
