@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pcfed import FedAvg, Result, run
+from pcfed.archive import load_arrays, save_arrays
 from tests.federations import ALGORITHMS, classifiers, regressions
 from tests.test_run import OPTIONS, every_algorithm, same
 
@@ -33,7 +34,9 @@ def test_refusals_survive(tmp_path):
     assert Result.load(tmp_path / "run").refusals == result.refusals != ()
 
 
-@pytest.mark.parametrize("damage", ["text", "empty", "cut", "another archive", "version"])
+@pytest.mark.parametrize(
+    "damage", ["text", "empty", "cut", "flipped", "another archive", "version"]
+)
 def test_what_is_not_a_result_is_refused_in_a_sentence(damage, tmp_path):
     path = tmp_path / "run.npz"
     run(classifiers(), ALGORITHMS["FedAvg"], rounds=2).save(path)
@@ -44,13 +47,14 @@ def test_what_is_not_a_result_is_refused_in_a_sentence(damage, tmp_path):
         path.write_bytes(b"")
     elif damage == "cut":
         path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "flipped":
+        at = len(whole) // 3
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     elif damage == "another archive":
         np.savez(path, a=np.ones(3))
     else:
-        with np.load(path) as archive:
-            arrays = dict(archive)
-        arrays["about"] = np.array(str(arrays["about"]).replace('"format": 1', '"format": 99'))
-        np.savez(path, **arrays)
+        about, arrays = load_arrays(path)
+        save_arrays(path, {**about, "format": 99}, arrays)
     with pytest.raises(ValueError, match=r"Result.load: .*run\.npz must be a file that"):
         Result.load(path)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, run
+from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, output, run
 from pcfed.algorithms import Outlook
 from pcfed.losses import LeastSquares
 from pcfed.reference import reference
@@ -216,11 +216,9 @@ def test_random_output_is_the_iterate_of_the_m_block_algorithm():
 
 def _with_output_seed(problem, algorithm, seed, **options):
     """Run with batches of seed 0 but K* of another seed."""
-    import pcfed.simulate as simulate
-
-    original = simulate.stream
+    original = output.stream
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulate, "stream", lambda _, purpose: original(seed, purpose))
+        patch.setattr(output, "stream", lambda _, purpose: original(seed, purpose))
         return run(problem, algorithm, output="random", **options).models
 
 

@@ -2,6 +2,7 @@
 
 from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold
 from pcfed.guarantees import Gap, certify
+from pcfed.journal import read_journal
 from pcfed.problem import Agent, Problem
 from pcfed.result import Record, Result
 from pcfed.simulate import Evaluation, run
@@ -20,6 +21,7 @@ __all__ = [
     "Result",
     "Scaffold",
     "certify",
+    "read_journal",
     "run",
 ]
 __version__ = "0.1.0"

@@ -20,7 +20,7 @@ from pcfed.algorithms.steps import add_rows
 from pcfed.arrays import Float64Array
 from pcfed.plan import ENTRIES, Plan
 from pcfed.problem import Agent, Problem
-from pcfed.result import Figures, Refusal, State
+from pcfed.result import Figures, Record, Refusal, State
 from pcfed.sets import ProjectionError, SetRows
 
 S = TypeVar("S")
@@ -66,13 +66,23 @@ class Engine:
         Who takes part in which round, and on which batches.
     workers : int
         Number of threads.
+    norm_limit : float, optional
+        The largest Euclidean norm of a vector that an agent sends.
     """
 
-    def __init__(self, problem: Problem, algorithm: Algorithm, plan: Plan, workers: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        algorithm: Algorithm,
+        plan: Plan,
+        workers: int,
+        norm_limit: float | None = None,
+    ) -> None:
         self.problem = problem
         self.algorithm = algorithm
         self.plan = plan
         self._workers = workers
+        self._limit = np.inf if norm_limit is None else norm_limit
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def __enter__(self) -> Engine:
@@ -164,12 +174,18 @@ class Engine:
             parts = [self._updates(state, [i], steps, facts) for i in team]
             return [u for done, _ in parts for u in done], [r for _, no in parts for r in no]
         fine = _finite_rows(update, len(team))
-        if fine.all():
+        reasons = dict.fromkeys(np.flatnonzero(~fine).tolist(), "it is not finite")
+        if self._limit < np.inf:
+            longest = _longest(update, len(team))
+            for i in np.flatnonzero(fine & ~(longest <= self._limit)).tolist():
+                reasons[i] = f"its norm {longest[i]:.3g} is above the limit {self._limit:g}"
+                fine[i] = False
+        if not reasons:
             return [(team, update)], []
-        refused = [Refusal(facts.index, i, "it is not finite") for i in _chosen(team, ~fine)]
+        refused = [Refusal(facts.index, team[i], reasons[i]) for i in sorted(reasons)]
         sent = {name: rows[fine] for name, rows in update.sent.items()}
         pending = {name: rows[fine] for name, rows in update.pending.items()}
-        kept = _chosen(team, fine)
+        kept = [team[i] for i in np.flatnonzero(fine)]
         return [(kept, Update(sent, pending))] if kept else [], refused
 
     def models(self, state: State) -> Float64Array:
@@ -183,6 +199,18 @@ class Engine:
         """Return the population average."""
         average = self.algorithm.average(state.server)
         return self.models(state).mean(axis=0) if average is None else average.astype(np.float64)
+
+    def without_value(self, state: State, record: Record) -> list[Refusal]:
+        """Return whose loss is not finite, where the objective of a record is not."""
+        if np.isfinite(record.objective):
+            return []
+        average = self.average(state)
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses = [agent.loss.value(average) for agent in self.problem.agents]
+            lost = ~np.isfinite(losses + record.distance**2)
+        lost |= not lost.any()  # each of them is finite, but not their sum
+        why = "its loss is not finite"
+        return [Refusal(state.round - 1, int(i), why) for i in np.flatnonzero(lost)]
 
     def figures(self, state: State) -> Figures:
         """Evaluate a state: objective, loss, and per agent distances and held-out figures."""
@@ -229,11 +257,6 @@ def _rows(team: list[int]) -> slice | list[int]:
     return slice(team[0], team[-1] + 1) if together else team
 
 
-def _chosen(team: list[int], which: NDArray[np.bool_]) -> list[int]:
-    """Return some agents of a team."""
-    return [i for i, chosen in zip(team, which, strict=True) if chosen]
-
-
 def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
     """Say for each agent whether all of its update is finite."""
     fine = np.ones(agents, np.bool_)
@@ -242,3 +265,12 @@ def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
             if not np.isfinite(rows.sum()):  # seldom: look more closely
                 fine &= np.isfinite(rows).all(axis=1)
     return fine
+
+
+def _longest(update: Update, agents: int) -> Float64Array:
+    """Return for each agent the norm of the longest vector that it sends."""
+    longest = np.zeros(agents)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in update.sent.values():
+            np.maximum(longest, np.linalg.norm(rows.astype(np.float64), axis=1), out=longest)
+    return longest

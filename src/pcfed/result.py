@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from pcfed.archive import load_arrays, save_arrays
 from pcfed.arrays import Array, Float64Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Status = Literal["finished", "stopped", "diverged"]
-FORMAT = 1
+Status = Literal["finished", "stopped", "diverged", "interrupted"]
+FORMAT = 2
 """Version of the file that ``Result.save`` writes."""
 
 
@@ -123,8 +122,9 @@ class Result:
         One record per evaluated round; the last round is always there.
     start : Record
         The same of the models that the run began with.
-    status : {"finished", "stopped", "diverged"}
-        Whether all rounds were done, ``stop`` ended the run, or an update was refused.
+    status : {"finished", "stopped", "diverged", "interrupted"}
+        Whether all rounds were done, ``stop`` ended the run, too many updates were refused, or a
+        signal ended a run with checkpoints.
     message : str
         What happened, in a sentence.
     refusals : tuple of Refusal
@@ -186,24 +186,11 @@ class Result:
             "format": FORMAT,
             "status": self.status,
             "message": self.message,
-            "refusals": [[r.round, r.agent, r.reason] for r in self.refusals],
-            "algorithm": self.state.algorithm,
-            "round": self.state.round,
+            **facts_of(self.state, self.refusals),
         }
-        arrays: dict[str, Any] = {"about": np.array(json.dumps(about))}
-        arrays |= {"models": self.models, "average": self.average}
-        arrays |= {f"server/{name}": vector for name, vector in self.state.server.items()}
-        arrays |= {f"private/{name}": vector for name, vector in self.state.private.items()}
-        records = (self.start, *self.history)
-        for item in fields(Record):
-            arrays[f"record/{item.name}"] = np.array([getattr(r, item.name) for r in records])
-        target = Path(path)
-        partial = target.with_name(target.name + ".part")
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
+        arrays = {"models": self.models, "average": self.average}
+        arrays |= arrays_of(self.state, (self.start, *self.history))
+        save_arrays(Path(path), about, arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Result:
@@ -220,41 +207,76 @@ class Result:
             If the file is not a saved result, or one of another version.
         """
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            about = json.loads(str(arrays["about"]))
-            if about["format"] != FORMAT:
-                raise ValueError(f"it has format {about['format']}, this version reads {FORMAT}")
-            columns = [arrays[f"record/{item.name}"] for item in fields(Record)]
-            records = [Record(*map(_plain, row)) for row in zip(*columns, strict=True)]
+            about, arrays = load_arrays(Path(path))
+            check_format(about, FORMAT)
+            start, *history = records_of(arrays)
             return Result(
                 models=arrays["models"],
                 average=arrays["average"],
-                history=tuple(records[1:]),
-                start=records[0],
+                history=tuple(history),
+                start=start,
                 status=about["status"],
                 message=about["message"],
-                refusals=tuple(Refusal(*refusal) for refusal in about["refusals"]),
-                state=State(
-                    about["algorithm"],
-                    about["round"],
-                    _group(arrays, "server"),
-                    _group(arrays, "private"),
-                ),
+                refusals=refusals_of(about),
+                state=state_of(about, arrays),
             )
-        except (ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile, EOFError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"Result.load: {os.fspath(path)} must be a file that Result.save wrote, but "
                 f"{error}; save the result again."
             ) from None
 
 
-def _plain(value: Any) -> Any:
-    """Return a NumPy scalar as a Python number, and an array as it is."""
-    return value.item() if np.ndim(value) == 0 else value
+# -- what results and checkpoints have in common ------------------------------------------------
 
 
-def _group(arrays: Mapping[str, Array], group: str) -> dict[str, Array]:
+def facts_of(state: State, refusals: Sequence[Refusal]) -> dict[str, Any]:
+    """Return what a file says in words about a state and refusals."""
+    return {
+        "algorithm": state.algorithm,
+        "round": state.round,
+        "refusals": [[r.round, r.agent, r.reason] for r in refusals],
+    }
+
+
+def arrays_of(state: State, records: Sequence[Record]) -> dict[str, Any]:
+    """Return a state and records as named arrays."""
+    arrays: dict[str, Any] = {f"server/{name}": vector for name, vector in state.server.items()}
+    arrays |= {f"private/{name}": vectors for name, vectors in state.private.items()}
+    for item in fields(Record):
+        arrays[f"record/{item.name}"] = np.array([getattr(r, item.name) for r in records])
+    return arrays
+
+
+def check_format(about: Mapping[str, Any], known: int) -> None:
+    """Refuse a file of another version."""
+    if about["format"] != known:
+        raise ValueError(f"it has format {about['format']}, this version reads {known}")
+
+
+def state_of(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> State:
+    """Return the state in a file."""
+    groups = (group_of(arrays, "server"), group_of(arrays, "private"))
+    return State(about["algorithm"], about["round"], *groups)
+
+
+def refusals_of(about: Mapping[str, Any]) -> tuple[Refusal, ...]:
+    """Return the refusals in a file."""
+    return tuple(Refusal(*refusal) for refusal in about["refusals"])
+
+
+def records_of(arrays: Mapping[str, Array]) -> list[Record]:
+    """Return the records in a file."""
+    columns = [arrays[f"record/{item.name}"] for item in fields(Record)]
+    return [Record(*map(_plain, row)) for row in zip(*columns, strict=True)]
+
+
+def group_of(arrays: Mapping[str, Array], group: str) -> dict[str, Array]:
     """Return the arrays whose names begin with ``group/``, without that."""
     prefix = group + "/"
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as a Python number, and an array as it is."""
+    return value.item() if np.ndim(value) == 0 else value

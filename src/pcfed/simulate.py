@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
 from pcfed.algorithms import Algorithm
-from pcfed.arrays import Array, Float64Array, count
+from pcfed.arrays import Array, Float64Array, count, positive
+from pcfed.checkpoint import Checkpoints, probe_of
 from pcfed.engine import Engine, Outcome
+from pcfed.interrupt import Interruption, after_the_round
+from pcfed.journal import Journal
+from pcfed.ledger import Ledger
+from pcfed.output import Chosen, Output
 from pcfed.plan import Batch, LocalSteps, Participation, Plan
 from pcfed.problem import Problem
 from pcfed.progress import ProgressLine
-from pcfed.result import Record, Refusal, Result, State, Status
+from pcfed.result import Record, Result, State, Status
 from pcfed.sampling import Purpose, Sampling, stream
 
-Output = Literal["last", "average", "random"]
+PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +77,11 @@ def run(
     callbacks: Sequence[Callable[[Evaluation], object]] = (),
     progress: bool = False,
     max_refusals: int = 0,
+    norm_limit: float | None = None,
+    checkpoint: PathLike | None = None,
+    every: int = 10,
+    resume: bool = False,
+    journal: PathLike | None = None,
     workers: int = 1,
 ) -> Result:
     r"""Train the agents of a problem together, in this process.
@@ -107,7 +121,21 @@ def run(
     progress : bool
         Whether to show a progress line.
     max_refusals : int
-        How many updates that are not finite may be refused before the run ends as diverged.
+        How many updates may be refused before the run ends as diverged: those that are not finite,
+        too long, or of an agent whose projection fails. The round goes on without them.
+    norm_limit : float, optional
+        The largest Euclidean norm of a vector that an agent sends; longer ones are refused.
+    checkpoint : path, optional
+        A file in which the run is saved every few rounds and at its end, and beside it the one
+        before. Ctrl-C and SIGTERM then end the run after the round, saved, as "interrupted".
+    every : int
+        Save after every k-th round.
+    resume : bool
+        Go on from the checkpoint, if there is one, to the same bits as without a pause; the other
+        arguments must be the same, but ``rounds`` may be more where no number depends on them.
+    journal : path, optional
+        A file to which records are written, one a line (`read_journal`); ``result.history`` has
+        then only the last one, and memory does not grow with the rounds.
     workers : int
         Number of threads over which agents are spread.
 
@@ -131,8 +159,11 @@ def run(
     """
     count("run: rounds", rounds)
     count("run: eval_every", eval_every)
+    count("run: every", every)
     count("run: max_refusals", max_refusals, minimum=0)
     count("run: workers", workers)
+    if norm_limit is not None:
+        positive("run: norm_limit", norm_limit)
     if output not in get_args(Output):
         raise ValueError(f"run: output must be one of {get_args(Output)}, got {output!r}.")
     plan = Plan(
@@ -147,17 +178,51 @@ def run(
     first = earlier.state.round if earlier else 0
     span = range(first, first + rounds)
     algorithm = algorithm.resolved(problem, plan.outlook(span))
-    state = earlier.state.copy() if earlier else _begin(problem, algorithm, x0, seed)
     line = ProgressLine(rounds) if progress else None
 
-    with Engine(problem, algorithm, plan, workers) as engine:
-        ledger = _Ledger(engine, earlier)
-        start = earlier.start if earlier else ledger.record(state)
-        history = list(earlier.history) if earlier else []
-        chosen = _Chosen(output, engine, span)
+    with ExitStack() as open_files:
+        engine = open_files.enter_context(Engine(problem, algorithm, plan, workers, norm_limit))
+        files, signals = None, Interruption()
+        if checkpoint is not None:
+            facts = {
+                "algorithm": algorithm,
+                "local_steps": local_steps,
+                "batch": batch,
+                "sampling": sampling,
+                "participation": participation,
+                "seed": seed,
+                "output": output if output == "last" else (output, rounds),
+                "journal": journal is not None,
+            }
+            words = {name: _words(fact) for name, fact in facts.items()}
+            files = open_files.enter_context(
+                Checkpoints(Path(checkpoint), words, probe_of(problem))
+            )
+            signals = open_files.enter_context(after_the_round())
+        saved = files.load(resume=resume) if files else None
+        state = saved.state if saved else _begin(problem, algorithm, x0, seed)
+        records = Journal(Path(journal), saved.journal if saved else 0) if journal else None
+        if records:
+            open_files.enter_context(records)
+        ledger = Ledger(engine, state, saved or earlier, records)
+        chosen = Chosen(output, engine, span)
+        rule = stop if isinstance(stop, Remembering) else None
+        if saved:
+            chosen.recall(saved.output)
+            if rule:
+                rule.recall(saved.stop)
+
+        def save(status: Status | None = None) -> None:
+            if files:
+                remembered = rule.memory if rule else dict[str, Array]()
+                ledger.checkpoint(files, state, chosen.memory, remembered, status=status)
+
         status: Status = "finished"
         message = f"{span.stop} rounds done."
-        for index in span:
+        ended = False
+        if saved and saved.status == "stopped" and stop is not None:
+            ended = stop(Evaluation(problem, ledger.history[-1], engine, state))
+        for index in range(state.round, state.round if ended else span.stop):
             chosen.before(state, index)
             outcome = engine.play(state, index, allowed=max_refusals - len(ledger.refusals))
             ledger.add(outcome)
@@ -166,32 +231,45 @@ def run(
                 break
             state = outcome.state
             chosen.after(state)
-            if (index + 1) % eval_every and index + 1 < span.stop:
-                continue
-            history.append(record := ledger.record(state))
-            seen = Evaluation(problem, record, engine, state)
-            for callback in callbacks:
-                callback(seen)
-            if line:
-                line.update(index + 1 - first, record)
-            if not np.isfinite(record.objective):
-                status = "diverged"
-                message = f"Diverged by round {index}: the objective is not finite; {_ADVICE}."
+            if (index + 1) % eval_every == 0 or index + 1 == span.stop:
+                ledger.note(record := ledger.record(state))
+                seen = Evaluation(problem, record, engine, state)
+                for callback in callbacks:
+                    callback(seen)
+                if line:
+                    line.update(index + 1 - first, record)
+                ledger.refusals.extend(engine.without_value(state, record))
+                if len(ledger.refusals) > max_refusals:
+                    status = "diverged"
+                    message = f"Diverged by round {index}: the objective is not finite; {_ADVICE}."
+                    break
+                if stop is not None and stop(seen):
+                    ended = True
+                    break
+            if signals.by is not None and index + 1 < span.stop:
+                status = "interrupted"
+                message = (
+                    f"Interrupted by {signals.by} after {state.round} of {span.stop} rounds; "
+                    f"{checkpoint} has it all: resume=True goes on from there."
+                )
                 break
-            if stop is not None and stop(seen):
-                status, message = "stopped", f"{state.round} rounds done; stop ended the run."
-                break
+            if (index + 1) % every == 0 and index + 1 < span.stop:
+                save()
+        if ended:
+            status, message = "stopped", f"{state.round} rounds done; stop ended the run."
+        if status != "diverged":
+            save(status)
         if line:
             line.close()
-        if not history or history[-1].round < state.round:
-            history.append(ledger.record(state))
+        if not ledger.history or ledger.history[-1].round < state.round:
+            ledger.history.append(ledger.record(state))
         plan.pool.clear()
         models, average = chosen.models(state)
     return Result(
         models=models,
         average=average,
-        history=tuple(history),
-        start=start,
+        history=tuple(ledger.history),
+        start=ledger.start,
         status=status,
         message=message,
         refusals=tuple(ledger.refusals),
@@ -199,74 +277,25 @@ def run(
     )
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A rule when to stop that remembers something from one round to the next."""
+
+    @property
+    def memory(self) -> Mapping[str, Array]:
+        """What it must know to go on, as arrays."""
+
+    def recall(self, memory: Mapping[str, Array]) -> None:
+        """Go on from what it remembered."""
+
+
+def _words(fact: object) -> str:
+    """Return an argument as text that is the same in every process; a long one as its digest."""
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(fact))
+    return text if len(text) <= 200 else hashlib.sha256(text.encode()).hexdigest()
+
+
 _ADVICE = "try a smaller step or a smaller penalty"
-
-
-class _Ledger:
-    """What a run has cost since its start, an earlier run that it goes on from included."""
-
-    def __init__(self, engine: Engine, earlier: Result | None) -> None:
-        self.engine = engine
-        last = earlier.history[-1] if earlier else None
-        self.bytes_up = last.bytes_up if last else 0
-        self.bytes_down = last.bytes_down if last else 0
-        self.refusals: list[Refusal] = list(earlier.refusals) if earlier else []
-        self.began = time.perf_counter() - (last.seconds if last else 0.0)
-
-    def add(self, outcome: Outcome) -> None:
-        """Add a round."""
-        self.bytes_up += outcome.bytes_up
-        self.bytes_down += outcome.bytes_down
-        self.refusals.extend(outcome.refusals)
-
-    def record(self, state: State) -> Record:
-        """Evaluate a state and note what it took to get there."""
-        return Record(
-            **vars(self.engine.figures(state)),
-            round=state.round,
-            bytes_up=self.bytes_up,
-            bytes_down=self.bytes_down,
-            seconds=time.perf_counter() - self.began,
-        )
-
-
-class _Chosen:
-    """The models that a run returns: the last, their mean over the rounds, or the iterate K*."""
-
-    def __init__(self, output: Output, engine: Engine, span: range) -> None:
-        self.output = output
-        self.engine = engine
-        self.taken: Float64Array | None = None
-        self.rounds = 0
-        if output == "random":
-            lengths = [max(engine.plan.steps(index)) for index in span]
-            k = int(stream(engine.plan.seed, Purpose.OUTPUT).integers(sum(lengths)))
-            ends = np.cumsum(lengths)
-            at = int(np.searchsorted(ends, k, side="right"))
-            self.index, self.steps = span[at], k - int(ends[at] - lengths[at])
-
-    def before(self, state: State, index: int) -> None:
-        """Take the iterate K* if it lies in this round: the same round, cut short, ends there."""
-        if self.output == "random" and index == self.index:
-            at = state.copy()
-            if self.steps:
-                allowed = self.engine.problem.m  # refusals are counted in the whole round
-                at = self.engine.play(at, index, allowed=allowed, limit=self.steps).state
-            self.taken = self.engine.models(at)
-
-    def after(self, state: State) -> None:
-        """Count a round in the mean."""
-        if self.output == "average":
-            self.rounds += 1
-            models = self.engine.models(state)
-            mean = models if self.taken is None else self.taken
-            self.taken = mean + (models - mean) / self.rounds
-
-    def models(self, state: State) -> tuple[Float64Array, Float64Array]:
-        """Return the chosen models and their average; the last ones where none were taken."""
-        if self.taken is None:
-            return self.engine.models(state), self.engine.average(state)
-        return self.taken, self.taken.mean(axis=0)
 
 
 def _why_refused(problem: Problem, outcome: Outcome) -> str:
@@ -294,6 +323,8 @@ def _begin(
     """Return the state before the first round."""
     if isinstance(x0, str) and x0 != "random":
         raise ValueError(f'run: x0 must be an array, "random" or a Result, got {x0!r}.')
+    if isinstance(x0, Result) and x0.state.algorithm == algorithm.kind:
+        return x0.state.copy()
     if x0 is None:
         models = np.zeros((problem.m, problem.n))
     elif isinstance(x0, str):

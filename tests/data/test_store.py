@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcfed.data import DataError, catalog, fetch, files, load, path, status, store
+from pcfed.data import DataError, catalog, fetch, load, path, status, store
 from pcfed.data.catalog import CIFAR10, MNIST, Originals
-from pcfed.data.files import File, write_atomically
+from pcfed.data.files import File
 from pcfed.data.sources import Source, Unreachable
 from pcfed.data.store import obtain
+from pcfed.files import write_atomically
 from tests.data import synthetic
 from tests.data.synthetic import flipped
 from tests.data.ways import arriving
@@ -267,19 +268,6 @@ def test_readers_see_all_of_a_file_or_nothing(tmp_path):
         thread.join()
     assert seen <= wanted
     assert [path.name for path in target.parent.iterdir()] == ["file"]
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path, monkeypatch):
-    target = tmp_path / "file"
-    write_atomically(target, b"old")
-
-    def replace_(source, destination):
-        raise OSError("disk gone")
-
-    monkeypatch.setattr(files.os, "replace", replace_)
-    with pytest.raises(OSError, match="disk gone"):
-        write_atomically(target, b"new")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"old"}
 
 
 def test_several_fetch_at_once(tmp_path):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,17 +70,6 @@ def read_at_most(path: Path, limit: int) -> bytes:
     """Return the first ``limit`` + 1 bytes of a file: one more than any that could be right."""
     with path.open("rb") as stream:
         return stream.read(limit + 1)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file such that others see all of it or nothing, however many write it at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        draft.write_bytes(content)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def optional(module: str) -> Any:

@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 from pcfed.algorithms import Algorithm, FedAvg, FedProx, Outlook, PCFedAvg, Scaffold
 from pcfed.experiments.presets import load_preset
 from pcfed.experiments.runner import build_problem
+from pcfed.files import write_atomically
 from pcfed.guarantees import Certificate, certify
 from pcfed.losses import LeastSquares
 from pcfed.problem import Agent, Problem
@@ -316,10 +317,7 @@ def _course(out: Path, case: Case, which: int, data_dir: Path | None) -> Course:
             return found
     with threadpool_limits(1):
         course = _run(problem, algorithm, start)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part")
-    partial.write_text(json.dumps(asdict(course)), "utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps(asdict(course)).encode())
     return course
 
 
@@ -367,7 +365,7 @@ def _run(problem: Problem, algorithm: Algorithm, start: Course) -> Course:
 def _certified(problem: Problem, result: Result, nearby: Certificate | None) -> Certificate | None:
     """Return the certificate, None where models are too wild to project."""
     try:
-        return certify(problem, result, nearby=nearby)
+        return certify(problem, result, witness=None if nearby is None else nearby.witness)
     except (ProjectionError, ValueError):
         return None
 

@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import PCFedAvg
 from pcfed.arrays import Float64Array
+from pcfed.files import write_atomically
 from pcfed.guarantees import bounds, constants, optimum
 from pcfed.losses import LogisticRegression
 from pcfed.problem import Agent, Problem
@@ -171,10 +172,7 @@ def _point(out: Path, R: int, seed: int) -> RatePoint:
         return RatePoint(**json.loads(path.read_text("utf-8")))
     with threadpool_limits(1):
         point = _measure(rates_problem(), R, seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part")
-    partial.write_text(json.dumps(asdict(point)), "utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps(asdict(point)).encode())
     return point
 
 

@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed import data
 from pcfed.experiments.presets import Method, Preset, Setting, digest
+from pcfed.files import write_atomically
 from pcfed.losses import SoftmaxRegression
 from pcfed.problem import Agent, Problem
 from pcfed.result import Result
@@ -125,8 +126,8 @@ def run_jobs(
             stop=lambda _: halt.is_set(),
         )
         if not halt.is_set():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_suffix(".json").write_text(json.dumps(job.facts(), indent=1), "utf-8")
+            facts = json.dumps(job.facts(), indent=1)
+            write_atomically(path.with_suffix(".json"), facts.encode())
             result.save(path)
 
     with threadpool_limits(1), ThreadPoolExecutor(workers) as pool:

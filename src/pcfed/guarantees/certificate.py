@@ -28,7 +28,7 @@ network this needs the agents' consent until there is a secure sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -157,7 +157,7 @@ def certify(
     result: Result | Array,
     *,
     tightening: int = TIGHTENING,
-    nearby: Certificate | None = None,
+    witness: Float64Array | None = None,
 ) -> Certificate:
     r"""Make models feasible and bound their distance from the optimum.
 
@@ -178,8 +178,9 @@ def certify(
     tightening : int
         Largest number of steps that make the gap smaller, each a projection per agent; 0 for the
         formula above as it is.
-    nearby : Certificate, optional
-        That of models which are not far, say of an earlier round, from whose witness to begin.
+    witness : array of shape (m, n), optional
+        That of the certificate of models which are not far, say of an earlier round: where the
+        steps begin.
 
     Returns
     -------
@@ -229,21 +230,20 @@ def certify(
     shares = np.array(
         [send_share(*pair, average, slope, m) for pair in zip(agents, models, strict=True)]
     )
-    witness = models
+    seen = models
     if tightening and not nonconvex and math.isfinite(shares.sum()):
         pulls = [
             agent.coupling * (x_i - average) for agent, x_i in zip(agents, models, strict=True)
         ]
-        begin = None if nearby is None else nearby.witness
-        found = tighten(agents, models, slope + np.mean(pulls, axis=0), tightening, begin)
-        shares, witness = found.shares, found.witness
+        found = tighten(agents, models, slope + np.mean(pulls, axis=0), tightening, witness)
+        shares, seen = found.shares, found.witness
     return Certificate(
         objective=objective,
         gap=None if nonconvex else float(shares.sum()),
         models=models,
         infeasibility=np.linalg.norm(models - x, axis=1),
         shares=shares,
-        witness=witness,
+        witness=seen,
         reason=_reason(problem, models, average, slope, shares),
     )
 
@@ -289,7 +289,7 @@ class Gap:
 
     tolerance: float
     relative: bool = False
-    _last: Certificate | None = field(default=None, init=False, repr=False, compare=False)
+    _witness: Float64Array | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         positive("Gap: tolerance", self.tolerance)
@@ -300,8 +300,8 @@ class Gap:
             certificate = certify(seen.problem, seen.models, tightening=0)
             goal = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
             if certificate.gap is not None and goal < certificate.gap < HOPE * goal:
-                certificate = certify(seen.problem, certificate.models, nearby=self._last)
-                self._last = certificate
+                certificate = certify(seen.problem, certificate.models, witness=self._witness)
+                self._witness = certificate.witness
         except (ProjectionError, ValueError):  # models that are too wild to project
             return False
         if certificate.gap is None:
@@ -310,6 +310,15 @@ class Gap:
                 "stop the run by something else."
             )
         return certificate.gap <= goal
+
+    @property
+    def memory(self) -> dict[str, Array]:
+        """What the next look depends on, for checkpoints."""
+        return {} if self._witness is None else {"witness": self._witness}
+
+    def recall(self, memory: Mapping[str, Array]) -> None:
+        """Go on from the memory of an earlier one."""
+        self._witness = memory["witness"].astype(np.float64) if memory else None
 
 
 def _direction(agent: Agent, model: Array, average: Array, slope: Array, m: int) -> Float64Array:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import math
-import zipfile
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pcfed.archive import read_members
 from pcfed.training.sentences import brief
 
 Column = NDArray[Any]
@@ -212,54 +211,12 @@ def read_npz(where: str, content: bytes, text: Collection[str]) -> Contents:
 def _arrays(where: str, content: bytes) -> Iterator[tuple[str, Column]]:
     """Yield the arrays of an archive, each with its name."""
     try:
-        archive = zipfile.ZipFile(io.BytesIO(content))
-    except Exception as error:  # bytes of any kind make it raise errors of any kind
-        raise _damaged(where, error) from None
-    with archive:
-        if (size := sum(member.file_size for member in archive.infolist())) > MOST_BYTES:
-            raise ValueError(
-                f"{where}: the arrays must have at most {MOST_BYTES} bytes, got {size}; split it."
-            )
-        for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
-            try:
-                with archive.open(member) as stream:
-                    array = _array(stream, member.file_size)
-            except Exception as error:  # as above
-                raise _damaged(where, error, name) from None
-            if array is None:
-                raise ValueError(
-                    f"{where}: arrays must be numbers or text, got Python objects in "
-                    f"{brief(name)}; save plain arrays, such as those of dtype float or str."
-                )
-            yield name, array
-
-
-def _damaged(where: str, error: Exception, name: str | None = None) -> ValueError:
-    member = "" if name is None else f" in {brief(name, 30)}"
-    return ValueError(
-        f"{where}: the file must be a NumPy archive, got {brief(str(error), 100)}{member}; "
-        "write it again with numpy.savez."
-    )
-
-
-def _array(stream: IO[bytes], size: int) -> Column | None:
-    """Return an array in the npy format whose header tells the truth, None if it has objects."""
-    major = np.lib.format.read_magic(stream)[0]
-    read_header = {
-        1: np.lib.format.read_array_header_1_0,
-        2: np.lib.format.read_array_header_2_0,
-    }
-    shape, by_columns, dtype = read_header[major](stream)
-    if dtype.hasobject:
-        return None
-    # The size is that in the archive's index, beyond which nothing is unpacked.
-    room = math.prod(shape) * dtype.itemsize
-    valid = min(shape, default=1) >= 0 and room <= size
-    content = stream.read(room) if valid else b""
-    if not valid or len(content) < room:
-        raise ValueError(f"an array of shape {shape} that is longer than its file")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C")
+        yield from read_members(io.BytesIO(content), MOST_BYTES)
+    except ValueError as error:
+        raise ValueError(
+            f"{where}: the file must be a NumPy archive of numbers and text, got "
+            f"{brief(str(error), 100)}; write it again with numpy.savez."
+        ) from None
 
 
 def _column(where: str, name: str, array: Column, *, keep: bool) -> Column:
