@@ -17,7 +17,7 @@ import numpy as np
 
 from pcfed.archive import load_arrays, save_arrays
 from pcfed.arrays import Array, Float64Array
-from pcfed.files import FileError, sole_user
+from pcfed.files import FileError, bring_to_disk, remove_drafts, sole_user
 from pcfed.problem import Problem
 from pcfed.result import (
     Record,
@@ -159,6 +159,7 @@ class Checkpoints:
 
     def __enter__(self) -> Checkpoints:
         self._alone.__enter__()
+        remove_drafts(self.path.parent, f"{self.path.name}.new")
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -172,6 +173,7 @@ class Checkpoints:
             if self._whole:
                 os.replace(self.path, self.previous)
             os.replace(fresh, self.path)
+            bring_to_disk(self.path.parent)
         except OSError as error:
             raise FileError(self.path, error) from None
         self._whole = True

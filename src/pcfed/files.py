@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+DRAFT = ".draft"
+"""The end of the names of files that are not finished yet."""
+
 
 class FileError(OSError):
     """A file could not be written; what it held before is still there."""
@@ -40,7 +43,7 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], object])
     FileError
         If that is impossible: no room, no right. The older file, if any, is as it was.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{DRAFT}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -54,12 +57,12 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], object])
             os.replace(draft, path)
         finally:
             draft.unlink(missing_ok=True)
-        _bring_to_disk(path.parent)
+        bring_to_disk(path.parent)
     except OSError as error:
         raise FileError(path, error) from None
 
 
-def _bring_to_disk(folder: Path) -> None:
+def bring_to_disk(folder: Path) -> None:
     """Make the names in a folder last; where folders cannot be opened there is nothing to do."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -67,6 +70,12 @@ def _bring_to_disk(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def remove_drafts(folder: Path, name: str = "*") -> None:
+    """Remove what writers that were killed have left; nobody else may be writing there."""
+    for draft in folder.glob(f".{name}.*{DRAFT}"):
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -22,26 +22,27 @@ class Journal:
     ----------
     path : Path
         The file.
-    length : int
-        Bytes of it that hold; what lies behind is of rounds that were lost, and is cut off.
+    length : int, optional
+        Bytes of it that hold; what lies behind is of rounds that were lost, and is cut off. None
+        for a file that must not be there yet.
 
     Raises
     ------
     ValueError
-        If the file is shorter than that, or is there though nothing of it holds.
+        If the file is shorter than that, or is there though it must not.
     FileError
         If it cannot be written.
     """
 
-    def __init__(self, path: Path, length: int = 0) -> None:
+    def __init__(self, path: Path, length: int | None) -> None:
         self.path = path
         size = path.stat().st_size if path.exists() else 0
-        if size < length:
+        if size < (length or 0):
             raise ValueError(
                 f"run: journal {path} must have the {length} bytes that the checkpoint knows of, "
                 f"got {size}; give the journal of the same run."
             )
-        if size and not length:
+        if size and length is None:
             raise ValueError(
                 f"run: journal {path} is there already, and would be overwritten; give another "
                 "path, or delete it."
@@ -49,7 +50,7 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab")
-            self._file.truncate(length)
+            self._file.truncate(length or 0)
         except OSError as error:
             raise FileError(path, error) from None
 

@@ -201,7 +201,7 @@ def run(
             signals = open_files.enter_context(after_the_round())
         saved = files.load(resume=resume) if files else None
         state = saved.state if saved else _begin(problem, algorithm, x0, seed)
-        records = Journal(Path(journal), saved.journal if saved else 0) if journal else None
+        records = Journal(Path(journal), saved.journal if saved else None) if journal else None
         if records:
             open_files.enter_context(records)
         ledger = Ledger(engine, state, saved or earlier, records)
@@ -217,6 +217,8 @@ def run(
                 remembered = rule.memory if rule else dict[str, Array]()
                 ledger.checkpoint(files, state, chosen.memory, remembered, status=status)
 
+        if saved is None:
+            save()
         status: Status = "finished"
         message = f"{span.stop} rounds done."
         ended = False

@@ -3,18 +3,23 @@
 from pcfed.training.agents import AgentSettings, read_agent
 from pcfed.training.assemble import Assembled, assemble
 from pcfed.training.config import Config, Data, Model, Training, load_config, read_config
+from pcfed.training.directory import RunDirectory
 from pcfed.training.tables import Table, read_table
+from pcfed.training.train import Job, prepare
 
 __all__ = [
     "AgentSettings",
     "Assembled",
     "Config",
     "Data",
+    "Job",
     "Model",
+    "RunDirectory",
     "Table",
     "Training",
     "assemble",
     "load_config",
+    "prepare",
     "read_agent",
     "read_config",
     "read_table",

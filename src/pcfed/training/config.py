@@ -27,6 +27,7 @@
     participation = 1.0         # likewise, of the agents
     seed = 0
     eval_every = 1
+    save_every = 10             # rounds from one checkpoint to the next
     max_refusals = 100
     norm_limit = 1e6            # by default none
 
@@ -63,6 +64,9 @@ from pcfed.training.sentences import brief, shortened, shown
 
 MODELS = ("softmax", "logistic", "least-squares")
 DTYPES = ("float64", "float32")
+DURATION = ("rounds", "gap", "save_every", "max_refusals")
+"""Keys of ``[training]`` that change no number of any round."""
+
 SECTIONS = ("model", "data", "algorithm", "training", "defaults", "agents")
 
 
@@ -117,8 +121,10 @@ class Training:
 
     Attributes
     ----------
-    rounds, local_steps, eval_every : int
-        Numbers of rounds, of local steps in a round, and of rounds between evaluations.
+    rounds, local_steps : int
+        Numbers of rounds, and of local steps in a round.
+    eval_every, save_every : int
+        Rounds from one evaluation to the next, and from one checkpoint to the next.
     batch, participation : float or int
         Share (float) or number (int) of rows in a gradient and of agents in a round.
     seed : int
@@ -137,6 +143,7 @@ class Training:
     participation: float | int
     seed: int
     eval_every: int
+    save_every: int
     max_refusals: int
     gap: float | None
     norm_limit: float | None
@@ -209,7 +216,8 @@ class Config:
         """Return 64 hexadecimal digits that change with anything that the numbers depend on.
 
         They are the SHA-256 of ``resolved()`` in which every data file is replaced by the SHA-256
-        of its bytes: the names of files do not matter, the names and order of agents do.
+        of its bytes: the names of files do not matter, the names and order of agents do. How long
+        the training goes on and how often it is saved do not count (``DURATION``).
 
         Raises
         ------
@@ -217,6 +225,8 @@ class Config:
             If a data file cannot be read.
         """
         facts = self.resolved()
+        for key in DURATION:
+            facts["training"].pop(key, None)
         for table in (facts["data"], *facts["agents"].values()):
             if "file" in table:
                 path = self.located(table["file"])
@@ -346,6 +356,7 @@ def _training(where: str, table: object) -> Training:
         participation=section.part("participation", 1.0),
         seed=section.count("seed", 0, minimum=0),
         eval_every=section.count("eval_every", 1),
+        save_every=section.count("save_every", 10),
         max_refusals=section.count("max_refusals", 100, minimum=0),
         gap=section.optional_number("gap"),
         norm_limit=section.optional_number("norm_limit"),

@@ -1,0 +1,26 @@
+"""The command line, one file a command or a few that belong together."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+MODULES = {
+    "train": "train",
+    "reproduce": "reproduce",
+    "bounds": "guarantees",
+    "certify": "guarantees",
+    "data": "data",
+}
+"""Where each command is."""
+
+
+def main() -> NoReturn:
+    """Run the command line; only the file of the command that is asked for is imported."""
+    asked = MODULES.get(sys.argv[1] if len(sys.argv) > 1 else "")
+    for module in [asked] if asked else dict.fromkeys(MODULES.values()):
+        import_module(f"pcfed.cli.{module}")
+    from pcfed.cli.app import run_app
+
+    run_app()

@@ -1,0 +1,167 @@
+"""`pcfed train`: trains, goes on, refuses what is not its own, and says so in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pcfed import Result, read_journal
+from pcfed.files import sole_user
+from pcfed.training import prepare
+from tests.test_run import same
+from tests.training.folders import OWN_CONFIG, folder_with
+
+CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 30\nbatch = 0.5\nsave_every = 4")
+
+
+def command(folder, *arguments):
+    """Run the real command in a folder."""
+    line = [sys.executable, "-m", "pcfed", "train", *arguments]
+    wide = {**os.environ, "COLUMNS": "120"}
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=wide)
+
+
+def test_the_command_trains_and_says_what_came_out(tmp_path):
+    folder_with(tmp_path, config=CONFIG)
+    done = command(tmp_path, "train.toml")
+    assert done.returncode == 0, done.stderr
+    assert "north" in done.stdout
+    assert "L1Ball(radius=5.0)" in done.stdout
+    assert "30 rounds done. Everything is in runs/train." in done.stdout
+    run = tmp_path / "runs" / "train"
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        "checkpoint.npz",
+        "checkpoint.npz.lock",
+        "checkpoint.npz.previous",
+        "config.json",
+        "history.jsonl",
+        "lock",
+        "log.txt",
+        "result.npz",
+    }
+    result = Result.load(run / "result.npz")
+    assert [record.round for record in read_journal(run / "history.jsonl")] == [*range(1, 31)]
+    facts = json.loads((run / "config.json").read_text())
+    assert facts["config"]["training"]["rounds"] == 30
+    assert facts["versions"].keys() == {"pcfed", "Python", "NumPy", "SciPy"}
+    same(result, prepare(tmp_path / "train.toml", tmp_path / "again").run())
+
+
+def test_more_rounds_go_on_where_it_was(tmp_path):
+    path = folder_with(tmp_path, config=CONFIG)
+    prepare(path, tmp_path / "run").run()
+    path.write_text(CONFIG.replace("rounds = 30", "rounds = 45"))
+    seen = []
+    longer = prepare(path, tmp_path / "run").run(callbacks=[lambda e: seen.append(e.record.round)])
+    assert seen == [*range(31, 46)]
+    same(longer, prepare(path, tmp_path / "other").run())
+
+
+REFUSED = {
+    "another training": (
+        lambda path, run: path.write_text(CONFIG.replace("0.5", "0.25")),
+        "holds another training: the configuration or the data have changed",
+    ),
+    "other data": (
+        lambda path, run: (path.parent / "north.csv").write_text(
+            "area,rooms,load\n1,2,1\n2,1,2\n3,1,1\n"
+        ),
+        "holds another training",
+    ),
+    "something else": (
+        lambda path, run: (run / "config.json").unlink(),
+        "must be a folder of a training, or new",
+    ),
+    "damaged": (
+        lambda path, run: (run / "config.json").write_text("{"),
+        "must say what is trained here, and is damaged",
+    ),
+    "another version": (
+        lambda path, run: (run / "config.json").write_text('{"format": 9, "digest": ""}'),
+        "has format 9, and this version knows 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_folder_of_something_else_is_refused_and_left_alone(name, tmp_path):
+    path, run = folder_with(tmp_path, config=CONFIG), tmp_path / "run"
+    prepare(path, run).run()
+    change, expected = REFUSED[name]
+    change(path, run)
+    before = {file: file.read_bytes() for file in run.iterdir()}
+    with pytest.raises(ValueError, match=expected):
+        prepare(path, run).run()
+    assert {file: file.read_bytes() for file in run.iterdir()} == before
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(ValueError, match="must be a folder of a training, or new"):
+        prepare(folder_with(tmp_path, config=CONFIG), tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path):
+    folder_with(tmp_path, config=CONFIG.replace("rounds", "round"))
+    before = sorted(tmp_path.rglob("*"))
+    done = command(tmp_path, "train.toml")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "round" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_second_process_is_told(tmp_path):
+    path = folder_with(tmp_path, config=CONFIG)
+    prepare(path, tmp_path / "run").run()
+    with sole_user(tmp_path / "run" / "lock"):
+        done = command(tmp_path, "train.toml", "--out", "run")
+    assert done.returncode == 2
+    assert f"another process ({os.getpid()}) is at work here" in done.stderr
+
+
+def test_a_folder_without_room_is_reported(tmp_path):
+    folder_with(tmp_path, config=CONFIG)
+    line = f"ulimit -f 4; exec {sys.executable} -m pcfed train train.toml"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert "could not be written: File too large; what was saved before is still" in done.stderr
+    assert command(tmp_path, "train.toml").returncode == 0  # there is room again
+    result = Result.load(tmp_path / "runs" / "train" / "result.npz")
+    same(result, prepare(tmp_path / "train.toml", tmp_path / "other").run())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_finish_the_round_and_say_how_to_go_on(number, tmp_path):
+    folder_with(tmp_path, config=CONFIG.replace("rounds = 30", "rounds = 100000"))
+    line = [sys.executable, "-m", "pcfed", "train", "train.toml", "--out", "my run"]
+    with subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        history = tmp_path / "my run" / "checkpoint.npz"
+        while not history.exists():
+            assert process.poll() is None
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "all saved. Go on with: pcfed train train.toml --out 'my run'" in said
+
+
+def test_refusals_are_told_and_logged(tmp_path):
+    config = CONFIG.replace("save_every", "norm_limit = 1e-12\nmax_refusals = 5\nsave_every")
+    told = []
+    result = prepare(folder_with(tmp_path, config=config), tmp_path / "run").run(tell=told.append)
+    assert result.status == "diverged"
+    assert len(result.refusals) == 6
+    assert "is above the limit 1e-12" in told[0]
+    assert "diverged" in (tmp_path / "run" / "log.txt").read_text()
+    assert np.all(result.models == 0)
