@@ -19,9 +19,10 @@ $(READY): pyproject.toml constraints.txt
 test: lint types  ## Set up, then check style, types and all tests
 	$(BIN)/python -m pytest --numprocesses 2
 
-lint: $(READY)  ## Check style and formatting
+lint: $(READY)  ## Check style, formatting and what is known to be unsafe
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src benchmarks docs examples
 
 types: $(READY)  ## Check types
 	$(BIN)/mypy
