@@ -63,7 +63,7 @@ def floating(where: str, value: ArrayLike) -> Array:
         array = np.asarray(value)
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         kind = type(value).__name__
         raise ValueError(f"{where} must be numbers, got {kind}; give an array of floats.") from None
     if not np.isfinite(array).all():
@@ -85,3 +85,12 @@ def frozen(where: str, value: ArrayLike, *, ndim: int) -> Float64Array:
         )
     array.setflags(write=False)
     return array
+
+
+def one_line(message: str, longest: int) -> str:
+    """Return a message as one line; of a long one the middle is left out.
+
+    Values may come from files that anybody wrote, so a message may have any length and characters.
+    """
+    text = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    return text if len(text) <= longest else f"{text[: longest - 140]} … {text[-137:]}"
