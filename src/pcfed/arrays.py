@@ -61,6 +61,8 @@ def floating(where: str, value: ArrayLike) -> Array:
     """Return ``value`` as a finite float array; float32 and float64 stay as they are."""
     try:
         array = np.asarray(value)
+        if np.iscomplexobj(array):
+            raise TypeError("complex numbers have an imaginary part that would be lost")
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError):

@@ -67,6 +67,7 @@ def changed(text):
 @example("l1(" + "-" * 4000 + "1)")
 @example("l1(a" + ".a" * 4000 + ")")
 @example("l1(0x" + "f" * 5000 + ")")
+@example("box(array([1j, 1]), 2)")
 @example("intersection(" + "l1(1), " * 999 + "3)")
 @example("scaled(" * 200 + "l1(1)" + ", -1)" * 200)
 def test_any_text(text):

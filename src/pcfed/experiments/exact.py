@@ -14,6 +14,7 @@ grew to the threefold has stalled and ends.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import Algorithm, FedAvg, FedProx, Outlook, PCFedAvg, Scaffold
+from pcfed.data.files import write_atomically
 from pcfed.experiments.presets import load_preset
 from pcfed.experiments.runner import build_problem
 from pcfed.guarantees import Certificate, certify
@@ -316,10 +318,7 @@ def _course(out: Path, case: Case, which: int, data_dir: Path | None) -> Course:
             return found
     with threadpool_limits(1):
         course = _run(problem, algorithm, start)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part")
-    partial.write_text(json.dumps(asdict(course)), "utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps(asdict(course)).encode())
     return course
 
 
@@ -386,10 +385,11 @@ def _look(result: Result, seen: Certificate) -> Look:
 
 def write_race(race: Race, path: Path) -> None:
     """Write every look at every run as CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        header = ["case", "method", "algorithm", "round", "bytes", "gap"]
-        writer.writerow([*header, "objective", "infeasibility"])
-        for c in race.courses:
-            for look in c.looks:
-                writer.writerow([c.case.title, c.method, c.algorithm, *asdict(look).values()])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    header = ["case", "method", "algorithm", "round", "bytes", "gap"]
+    writer.writerow([*header, "objective", "infeasibility"])
+    for c in race.courses:
+        for look in c.looks:
+            writer.writerow([c.case.title, c.method, c.algorithm, *asdict(look).values()])
+    write_atomically(path, text.getvalue().encode())

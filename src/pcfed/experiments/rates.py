@@ -11,6 +11,7 @@ integrated from rounds that are dense where the models move fast.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import PCFedAvg
 from pcfed.arrays import Float64Array
+from pcfed.data.files import write_atomically
 from pcfed.guarantees import bounds, constants, optimum
 from pcfed.losses import LogisticRegression
 from pcfed.problem import Agent, Problem
@@ -171,10 +173,7 @@ def _point(out: Path, R: int, seed: int) -> RatePoint:
         return RatePoint(**json.loads(path.read_text("utf-8")))
     with threadpool_limits(1):
         point = _measure(rates_problem(), R, seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part")
-    partial.write_text(json.dumps(asdict(point)), "utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps(asdict(point)).encode())
     return point
 
 
@@ -237,7 +236,8 @@ def _records(
 
 def write_rates(rates: Rates, path: Path) -> None:
     """Write all runs as CSV, one row each."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(asdict(rates.points[0])))
-        writer.writeheader()
-        writer.writerows(asdict(point) for point in rates.points)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(asdict(rates.points[0])))
+    writer.writeheader()
+    writer.writerows(asdict(point) for point in rates.points)
+    write_atomically(path, text.getvalue().encode())

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from pcfed import data
+from pcfed.data.files import write_atomically
 from pcfed.experiments.presets import Method, Preset, Setting, digest
 from pcfed.losses import SoftmaxRegression
 from pcfed.problem import Agent, Problem
@@ -126,7 +127,8 @@ def run_jobs(
         )
         if not halt.is_set():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_suffix(".json").write_text(json.dumps(job.facts(), indent=1), "utf-8")
+            facts = json.dumps(job.facts(), indent=1).encode()
+            write_atomically(path.with_suffix(".json"), facts)
             result.save(path)
 
     with threadpool_limits(1), ThreadPoolExecutor(workers) as pool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pcfed import data
 from pcfed.data import Dataset
+from pcfed.data.files import write_atomically
 from pcfed.experiments.claims import PC, Claim, Verdict, claims
 from pcfed.experiments.exact import Race
 from pcfed.experiments.rates import Rates
@@ -124,12 +125,9 @@ def write_report(
         raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
     load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
     sections = [_section(each.slug, each, load(each.setting.data)) for each in comparisons]
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".part")
     found = claims(comparisons, rates, race)
-    partial.write_text(_render(sections, found, facts or {}, rates, race), encoding="utf-8")
-    partial.replace(target)
+    page = _render(sections, found, facts or {}, rates, race)
+    write_atomically(Path(path), page.encode())
 
 
 def _section(place: str, comparison: Comparison, dataset: Dataset) -> Section:

@@ -203,7 +203,7 @@ def _from_text(text: str) -> ConvexSet:
 def _read(node: ast.expr) -> Any:
     """Return the value of an expression of numbers, lists, arrays and sets."""
     match node:
-        case ast.Constant(value=value):
+        case ast.Constant(value=value) if not isinstance(value, complex):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_read(operand)
