@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test lint types reproduce bench bench-peers clean
+.PHONY: help setup test lint types audit reproduce bench bench-peers clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -19,12 +19,19 @@ $(READY): pyproject.toml constraints.txt
 test: lint types  ## Set up, then check style, types and all tests
 	$(BIN)/python -m pytest --numprocesses 2
 
-lint: $(READY)  ## Check style and formatting
+lint: $(READY)  ## Check style, formatting and what is known to be unsafe
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src benchmarks docs examples
 
 types: $(READY)  ## Check types
 	$(BIN)/mypy
+
+audit: $(READY)  ## Look the installed versions up in the list of known vulnerabilities (needs PyPI)
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(BIN)/python -m pip freeze --exclude-editable > .audit/installed.txt
+	.audit/bin/pip-audit --strict --no-deps --disable-pip --requirement .audit/installed.txt
 
 reproduce: $(READY)  ## Set up, then run the paper's experiments: figures, tables, report
 	$(BIN)/pcfed reproduce
@@ -36,4 +43,4 @@ bench-peers: $(READY)  ## Measure it against other packages, each in an environm
 	$(BIN)/python -m benchmarks.peers
 
 clean:  ## Remove the environment and what the tools leave behind
-	rm -rf $(VENV) .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results
+	rm -rf $(VENV) .audit .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results

@@ -58,7 +58,8 @@ def products(problem: Problem, setting: Setting, steps: int) -> Callable[[], Non
     """Return the bare products of some rounds."""
     data: list[tuple[Any, int]] = []
     for agent in problem.agents:
-        assert isinstance(agent.loss, LinearModel)
+        if not isinstance(agent.loss, LinearModel):
+            raise TypeError(f"the loss must be a linear model, got {agent.loss!r}")
         X = agent.loss._features.matrix.astype(np.float32)
         data.append((X, round(float(setting.batch) * len(X))))
     W = np.zeros(problem.shape, np.float32)

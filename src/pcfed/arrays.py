@@ -61,9 +61,11 @@ def floating(where: str, value: ArrayLike) -> Array:
     """Return ``value`` as a finite float array; float32 and float64 stay as they are."""
     try:
         array = np.asarray(value)
+        if np.iscomplexobj(array):
+            raise TypeError("complex numbers have an imaginary part that would be lost")
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         kind = type(value).__name__
         raise ValueError(f"{where} must be numbers, got {kind}; give an array of floats.") from None
     if not np.isfinite(array).all():
@@ -85,3 +87,12 @@ def frozen(where: str, value: ArrayLike, *, ndim: int) -> Float64Array:
         )
     array.setflags(write=False)
     return array
+
+
+def one_line(message: str, longest: int) -> str:
+    """Return a message as one line; of a long one the middle is left out.
+
+    Values may come from files that anybody wrote, so a message may have any length and characters.
+    """
+    text = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    return text if len(text) <= longest else f"{text[: longest - 140]} … {text[-137:]}"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import re
 import socket
+import stat
 import subprocess
 import sys
+import tarfile
+import zipfile
 from dataclasses import replace
 
 import pytest
@@ -129,6 +132,41 @@ def test_nothing_in_an_archive_is_unpacked_by_its_path(tmp_path):
     with arriving("public archive") as way:
         obtain(way.originals(), cache_dir=tmp_path / "deep" / "cache")
     assert not list(tmp_path.rglob("outside.txt"))
+
+
+def escaping(outside, wanted):
+    """Members that would write, link or be something outside of a folder, by name and kind."""
+    absolute = str(outside / "absolute.txt")
+    yield from (("../up.txt", tarfile.REGTYPE, ""), (absolute, tarfile.REGTYPE, ""))
+    yield from (("a/../../up.txt", tarfile.REGTYPE, ""), ("../folder", tarfile.DIRTYPE, ""))
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+        yield from ((wanted, kind, str(outside / "secret")), (wanted, kind, "../../secret"))
+    for kind in (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE):
+        yield wanted, kind, ""
+
+
+def test_members_that_point_outside_write_and_read_nothing(tmp_path):
+    (tmp_path / "secret").write_bytes(b"secret")
+    packed = tmp_path / "deep" / "folder" / "archive.tar.gz"
+    packed.parent.mkdir(parents=True)
+    members = list(escaping(tmp_path, "data/a"))
+    with tarfile.open(packed, "w:gz") as archive:
+        for name, kind, target in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            archive.addfile(info)
+    before = sorted(tmp_path.rglob("*"))
+    assert dict(tar_members(packed, {"data/a": 100})) == {}
+    names = {name for name, kind, _ in members if kind == tarfile.REGTYPE}
+    assert dict(tar_members(packed, dict.fromkeys(names, 100))) == dict.fromkeys(names, b"")
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"x")
+        link = zipfile.ZipInfo("data/a")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, str(tmp_path / "secret"))
+    assert dict(zip_members(packed, {"data/a": 100})) == {"data/a": bytes(tmp_path / "secret")}
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_archives_are_read_up_to_a_limit(tmp_path, monkeypatch):

@@ -43,6 +43,13 @@ EYE = np.eye(2)
         ),
         (lambda: L2Ball(1, center=[math.nan]), "L2Ball: center must be finite, got nan at index"),
         (lambda: L1Ball(1, weights=[1, 0]), "L1Ball: weights must be > 0, got 0.0 at index 1; use"),
+        (
+            lambda: L1Ball(1, weights=[1, 1e-200]),
+            "weights must be from 1e-150 .*got 1e-200 to 1.0;",
+        ),
+        (lambda: L2Ball(1, center=[1j, 1]), "L2Ball: center must be numbers, got list; give"),
+        (lambda: L2Ball(1, center=[10**400]), "L2Ball: center must be numbers, got list; give"),
+        (lambda: Box(0, 10**400), "Box: upper must be a number or a non-empty vector.*; give"),
         (lambda: L1Ball(1, weights=[1, 2], center=[1]), "center must have 2 entries.*got 1; give"),
         (lambda: Simplex(-2), "Simplex: total must be ≥ 0, got -2; give"),
         (lambda: Box(1, 0), "Box: lower must be ≤ upper, got 1.0 > 0.0 at index 0; swap"),

@@ -125,7 +125,7 @@ def dirichlet(
     labels = _labels("dirichlet", labels, agents)
     minimum = count("dirichlet: minimum", minimum)
     alpha = positive("dirichlet: alpha", alpha)
-    random = _random("dirichlet", seed)
+    rng = _random("dirichlet", seed)
     if minimum * agents > len(labels):
         raise ValueError(
             f"dirichlet: minimum must be at most {len(labels) // agents} for {len(labels)} samples "
@@ -135,9 +135,9 @@ def dirichlet(
     for _ in range(count("dirichlet: attempts", attempts)):
         owner = np.empty(len(labels), dtype=np.intp)
         for samples in members:
-            shares = np.cumsum(random.dirichlet(np.full(agents, alpha)))[:-1]
+            shares = np.cumsum(rng.dirichlet(np.full(agents, alpha)))[:-1]
             cuts = np.rint(np.clip(shares, 0.0, 1.0) * len(samples)).astype(np.intp)
-            ranks = random.permutation(len(samples))
+            ranks = rng.permutation(len(samples))
             owner[samples] = np.searchsorted(cuts, ranks, side="right")
         if np.bincount(owner, minlength=agents).min() >= minimum:
             return _parts(owner, agents)
@@ -186,7 +186,7 @@ def by_classes(
     """
     labels = _labels("by_classes", labels, agents)
     each = count("by_classes: classes_per_agent", classes_per_agent)
-    random = _random("by_classes", seed)
+    rng = _random("by_classes", seed)
     present = np.unique(labels)
     if each > len(present):
         raise ValueError(
@@ -197,12 +197,12 @@ def by_classes(
     for agent in range(agents):
         # the classes with the fewest holders so far, those that are equal in random order
         held_by = np.array([len(held) for held in holders])
-        order = np.lexsort((random.random(len(present)), held_by))
+        order = np.lexsort((rng.random(len(present)), held_by))
         for which in order[:each]:
             holders[which].append(agent)
     owner = np.full(len(labels), -1, dtype=np.intp)
     for label, held in zip(present, holders, strict=True):
-        samples = random.permutation(np.flatnonzero(labels == label))
+        samples = rng.permutation(np.flatnonzero(labels == label))
         if len(samples) < len(held):
             raise ValueError(
                 f"by_classes: class {label} has {len(samples)} samples for the {len(held)} agents "

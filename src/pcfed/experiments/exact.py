@@ -14,6 +14,7 @@ grew to the threefold has stalled and ends.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -384,10 +385,11 @@ def _look(result: Result, seen: Certificate) -> Look:
 
 def write_race(race: Race, path: Path) -> None:
     """Write every look at every run as CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        header = ["case", "method", "algorithm", "round", "bytes", "gap"]
-        writer.writerow([*header, "objective", "infeasibility"])
-        for c in race.courses:
-            for look in c.looks:
-                writer.writerow([c.case.title, c.method, c.algorithm, *asdict(look).values()])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    header = ["case", "method", "algorithm", "round", "bytes", "gap"]
+    writer.writerow([*header, "objective", "infeasibility"])
+    for c in race.courses:
+        for look in c.looks:
+            writer.writerow([c.case.title, c.method, c.algorithm, *asdict(look).values()])
+    write_atomically(path, text.getvalue().encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.resources import as_file, files
@@ -14,6 +15,7 @@ from pcfed.experiments.claims import PC, budgets
 from pcfed.experiments.exact import OURS, Case, Race, write_race
 from pcfed.experiments.rates import Rates, write_rates
 from pcfed.experiments.summary import Comparison, write_csv
+from pcfed.files import write_atomically
 from pcfed.result import Record
 
 if TYPE_CHECKING:
@@ -67,7 +69,9 @@ def write_figures(
     with as_file(style) as path, pyplot.style.context(path):
         for name, figure in _figures(comparisons, rates, race):
             for kind in ("png", "pdf"):
-                figure.savefig(out / f"{name}.{kind}")
+                content = io.BytesIO()
+                figure.savefig(content, format=kind)
+                write_atomically(out / f"{name}.{kind}", content.getvalue())
             pyplot.close(figure)
             written.append(out / f"{name}.png")
     return written

@@ -11,6 +11,7 @@ integrated from rounds that are dense where the models move fast.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -235,7 +236,8 @@ def _records(
 
 def write_rates(rates: Rates, path: Path) -> None:
     """Write all runs as CSV, one row each."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(asdict(rates.points[0])))
-        writer.writeheader()
-        writer.writerows(asdict(point) for point in rates.points)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(asdict(rates.points[0])))
+    writer.writeheader()
+    writer.writerows(asdict(point) for point in rates.points)
+    write_atomically(path, text.getvalue().encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from pcfed.arrays import Float64Array
 from pcfed.experiments.presets import Preset, Setting
 from pcfed.experiments.runner import Job, slug
+from pcfed.files import write_atomically
 from pcfed.result import Record, Result
 
 
@@ -106,11 +108,12 @@ def write_csv(comparison: Comparison, path: Path) -> None:
     """Write every evaluated round of every run of a setting, one row each."""
     agents = range(len(comparison.setting.constraints))
     header = ["method", "seed", "round", "loss", "objective", "bytes_up", "bytes_down", "seconds"]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*header, *(f"infeasibility[{i}]" for i in agents)])
-        for method, results in comparison.results.items():
-            for seed, result in enumerate(results):
-                for r in (result.start, *result.history):
-                    facts = [r.round, r.loss, r.objective, r.bytes_up, r.bytes_down, r.seconds]
-                    writer.writerow([method, seed, *facts, *r.infeasibility.tolist()])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([*header, *(f"infeasibility[{i}]" for i in agents)])
+    for method, results in comparison.results.items():
+        for seed, result in enumerate(results):
+            for r in (result.start, *result.history):
+                facts = [r.round, r.loss, r.objective, r.bytes_up, r.bytes_down, r.seconds]
+                writer.writerow([method, seed, *facts, *r.infeasibility.tolist()])
+    write_atomically(path, text.getvalue().encode())

@@ -41,7 +41,7 @@ class _OneRow(ConvexSet):
     @cached_property
     def _row(self) -> tuple[Float64Array, float, float]:
         """Return a and b, divided by a power of 2 so that nothing overflows, and ⟨a, a⟩."""
-        power = 2.0 ** math.frexp(float(np.abs(self.a).max()))[1]
+        power = 2.0 ** min(math.frexp(float(np.abs(self.a).max()))[1], 1023)
         a = self.a / power
         return a, self.b / power, float(a @ a)
 
@@ -166,10 +166,12 @@ class Affine(ConvexSet):
         A, b = system("Affine", "A", self.A, "b", self.b)
         object.__setattr__(self, "A", A)
         object.__setattr__(self, "b", b)
-        _, origin = self._basis
-        A, b = unit_rows(A, b)
-        missed = np.abs(A @ origin - b)
-        if np.any(missed > 64.0 * EPS * math.sqrt(A.size) * (np.abs(b) + norm(origin) + norm(b))):
+        with np.errstate(over="ignore", invalid="ignore"):
+            _, origin = self._basis
+            A, b = unit_rows(A, b)
+            missed = np.abs(A @ origin - b)
+            size = np.abs(b) + norm(origin) + norm(b)
+        if not np.all(missed <= 64.0 * EPS * math.sqrt(A.size) * size):
             raise ValueError(
                 f"Affine: A x = b must have a solution, got equations that miss each other by "
                 f"{missed.max():.3g}; correct or drop row {int(missed.argmax())}."

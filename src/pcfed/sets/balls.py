@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array, Float64Array, frozen, positive
 from pcfed.sets import compiled, threshold
-from pcfed.sets.base import ConvexSet, Hint, Linear, eps_of, norm, shifted
+from pcfed.sets.base import LARGEST, ConvexSet, Hint, Linear, eps_of, norm, shifted
 from pcfed.sets.boxes import box_rows
 from pcfed.sets.compiled import L1_BALL, Target
 from pcfed.sets.threshold import shrink, weighted_shrink
@@ -111,6 +111,11 @@ class L1Ball(Ball):
                 raise ValueError(
                     f"L1Ball: weights must be > 0, got {w.min()} at index {w.argmin()}; "
                     "use Blocks to leave entries free."
+                )
+            if not (w.min() >= 1.0 / LARGEST and w.max() <= LARGEST):
+                raise ValueError(
+                    f"L1Ball: weights must be from {1.0 / LARGEST} to {LARGEST}, got "
+                    f"{w.min()} to {w.max()}; rescale them and the radius."
                 )
             same_length("L1Ball", "weights", w, self.center)
             object.__setattr__(self, "weights", w)

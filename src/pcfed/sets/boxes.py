@@ -161,7 +161,7 @@ def _bound(where: str, value: ArrayLike) -> Bound:
     """Return a bound as a float or a read-only float64 array; inf is allowed, NaN is not."""
     try:
         array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         array = np.array(math.nan)
     if array.ndim > 1 or array.size == 0 or np.isnan(array).any():
         raise ValueError(

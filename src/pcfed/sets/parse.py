@@ -11,11 +11,13 @@ import ast
 import difflib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from pcfed.arrays import one_line
 from pcfed.sets.affine import Affine, Halfspace, Hyperplane
 from pcfed.sets.balls import GroupL1Ball, L1Ball, L2Ball, LinfBall
 from pcfed.sets.base import ConvexSet
@@ -49,6 +51,12 @@ KINDS: dict[str, type[ConvexSet]] = {
     "whole_space": WholeSpace,
 }
 
+MOST_LEVELS = 50
+"""How deep lists and tables, or the brackets of a text, may be nested."""
+
+LONGEST = 400
+"""Characters of a message at most."""
+
 
 def parse_set(spec: object) -> ConvexSet:
     """Return the set that a specification describes.
@@ -63,7 +71,8 @@ def parse_set(spec: object) -> ConvexSet:
     Raises
     ------
     ValueError
-        If it describes no set; the sentence lists what is valid.
+        If it describes no set; the sentence lists what is valid and is one line, whatever the
+        specification is.
 
     Examples
     --------
@@ -73,6 +82,15 @@ def parse_set(spec: object) -> ConvexSet:
     >>> parse_set("intersection(l2(1), nonnegative)")
     Intersection(L2Ball(radius=1.0), NonNegative())
     """
+    try:
+        _check_levels(spec)
+        return _parsed(spec)
+    except ValueError as error:
+        raise ValueError(one_line(str(error), LONGEST)) from None
+
+
+def _parsed(spec: object) -> ConvexSet:
+    """Do as ``parse_set``, with messages of any length."""
     if isinstance(spec, ConvexSet):
         return spec
     if isinstance(spec, str):
@@ -92,6 +110,25 @@ def parse_set(spec: object) -> ConvexSet:
     )
 
 
+def _check_levels(spec: object) -> None:
+    """Refuse lists and tables that are nested too deeply to read, show or project onto."""
+    inside = _nesting([spec])
+    for _ in range(MOST_LEVELS):
+        tables = (each.values() if isinstance(each, Mapping) else each for each in inside)
+        inside = _nesting(value for table in tables for value in table)
+    if inside:
+        raise ValueError(
+            f"parse_set: lists and tables must be nested at most {MOST_LEVELS} deep, got more; "
+            "combine the sets in one intersection."
+        )
+
+
+def _nesting(values: Iterable[Any]) -> list[Any]:
+    """Return the lists and tables among some values, each once."""
+    found = {id(each): each for each in values if isinstance(each, (Mapping, list, tuple))}
+    return list(found.values())
+
+
 def _from_value(kind: type[ConvexSet], value: Any) -> ConvexSet:
     """Make a set from the argument in a mapping."""
     if kind is Blocks:
@@ -102,7 +139,7 @@ def _from_value(kind: type[ConvexSet], value: Any) -> ConvexSet:
         return _make(kind, [], {})
     arguments = value if isinstance(value, (list, tuple)) else [value]
     if kind is Intersection:
-        return _make(kind, [parse_set(v) for v in arguments], {})
+        return _make(kind, [_parsed(v) for v in arguments], {})
     names = list(inspect.signature(kind).parameters)
     return _make(kind, [_argument(k, v) for k, v in zip_longest(names, arguments)], {})
 
@@ -113,7 +150,7 @@ def zip_longest(names: list[str], values: list[Any] | tuple[Any, ...]) -> list[t
 
 
 def _argument(name: str, value: Any) -> Any:
-    return parse_set(value) if name == "set" else value
+    return _parsed(value) if name == "set" else value
 
 
 def _block_items(value: Any) -> list[tuple[Any, Any, Any]]:
@@ -139,13 +176,19 @@ def _block(start: Any, stop: Any, spec: Any) -> tuple[tuple[int, int | None], Co
             f"parse_set: the ends of a block must be whole numbers, got {start!r} and {stop!r}; "
             'give for example "0:10".'
         ) from None
-    return ends, parse_set(spec)
+    return ends, _parsed(spec)
 
 
 def _from_text(text: str) -> ConvexSet:
     """Read a name or a call."""
     if "(" not in text:
         return _make(_kind(text), [], {})
+    depths = accumulate((c in "([{") - (c in ")]}") for c in text)
+    if max(depths) > MOST_LEVELS:
+        raise ValueError(
+            f"parse_set: brackets must be nested at most {MOST_LEVELS} deep, got {text!r}; "
+            "combine the sets in one intersection."
+        )
     try:
         value = _read(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, RecursionError, MemoryError):
@@ -160,7 +203,7 @@ def _from_text(text: str) -> ConvexSet:
 def _read(node: ast.expr) -> Any:
     """Return the value of an expression of numbers, lists, arrays and sets."""
     match node:
-        case ast.Constant(value=value):
+        case ast.Constant(value=value) if not isinstance(value, complex):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_read(operand)
@@ -195,7 +238,7 @@ def _kind(name: str) -> type[ConvexSet]:
     names |= {_plain(kind.__name__): kind for kind in KINDS.values()}
     if _plain(name) in names:
         return names[_plain(name)]
-    near = difflib.get_close_matches(_plain(name), names, n=1)
+    near = difflib.get_close_matches(_plain(name)[:40], names, n=1)
     guess = ""
     if near:
         guess = next(f"did you mean {k!r}? " for k, kind in KINDS.items() if kind is names[near[0]])

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pcfed.arrays import one_line
+
 LONGEST = 380
 """Characters of a message at most."""
 
@@ -71,8 +73,7 @@ def shown(path: Path) -> str:
 
 def shortened(message: str) -> str:
     """Return a message as one line; of a long one the middle is left out."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in message).split())
-    return text if len(text) <= LONGEST else f"{text[:240]} … {text[-(LONGEST - 243) :]}"
+    return one_line(message, LONGEST)
 
 
 @contextmanager
