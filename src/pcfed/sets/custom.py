@@ -83,7 +83,12 @@ class CustomSet(ConvexSet):
 
     def _call(self, x: Float64Array) -> Float64Array:
         """Call the user's projection and look at what it returns."""
-        p = np.array(self._given.project(x.copy()), dtype=np.float64)
+        try:
+            p = np.array(self._given.project(x.copy()), dtype=np.float64)
+        except Exception as error:
+            raise ProjectionError(
+                f"CustomSet {self.name!r}: project raised {type(error).__name__}: {error}"
+            ) from error
         if p.shape != x.shape:
             raise ProjectionError(
                 f"CustomSet {self.name!r}: project must return a vector of shape {x.shape}, "
