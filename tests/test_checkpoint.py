@@ -250,9 +250,12 @@ def test_journals_that_do_not_fit_are_refused(tmp_path):
     run(classifiers(), FedAvg(step=0.1), **options)
     with pytest.raises(ValueError, match=r"journal .* is there already, and would be overwritten"):
         run(classifiers(), FedAvg(step=0.1), rounds=2, journal=journal)
-    journal.write_text("")
-    with pytest.raises(ValueError, match=r"must have the [0-9]+ bytes that the checkpoint knows"):
-        run(classifiers(), FedAvg(step=0.1), resume=True, **options)
+    whole = journal.read_text()
+    for damaged in ("", whole[:-1], whole.replace("1", "2", 1)):
+        journal.write_text(damaged)
+        with pytest.raises(ValueError, match=r"must begin with the [0-9]+ bytes that the check"):
+            run(classifiers(), FedAvg(step=0.1), resume=True, **options)
+        assert journal.read_text() == damaged
     journal.write_text("hello\n")
     with pytest.raises(ValueError, match="one record a line, got another thing in line 1"):
         read_journal(journal)

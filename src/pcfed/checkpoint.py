@@ -18,6 +18,7 @@ import numpy as np
 from pcfed.archive import load_arrays, save_arrays
 from pcfed.arrays import Array, Float64Array
 from pcfed.files import FileError, bring_to_disk, remove_drafts, sole_user
+from pcfed.journal import Extent
 from pcfed.problem import Problem
 from pcfed.result import (
     Record,
@@ -60,8 +61,8 @@ class Checkpoint:
         Traffic since the start.
     seconds : float
         Time since the start, pauses aside.
-    journal : int
-        Bytes of the journal that belong to these rounds.
+    journal : Extent or None
+        What of the journal belongs to these rounds.
     output, stop : mapping of str to Array
         What the choice of models to return, and the rule when to stop, remember.
     status : Status or None
@@ -77,7 +78,7 @@ class Checkpoint:
     bytes_up: int
     bytes_down: int
     seconds: float
-    journal: int
+    journal: Extent | None
     output: Mapping[str, Array]
     stop: Mapping[str, Array]
     status: Status | None
@@ -118,7 +119,7 @@ class Checkpoint:
                 bytes_up=about["bytes_up"],
                 bytes_down=about["bytes_down"],
                 seconds=about["seconds"],
-                journal=about["journal"],
+                journal=None if about["journal"] is None else Extent(*about["journal"]),
                 output=group_of(arrays, "output"),
                 stop=group_of(arrays, "stop"),
                 status=about["status"],

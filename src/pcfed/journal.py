@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pcfed.files import FileError
 from pcfed.result import Record
+
+
+class Extent(NamedTuple):
+    """How many bytes of a journal there are, and their SHA-256."""
+
+    length: int
+    checksum: str
 
 
 class Journal:
@@ -22,37 +30,54 @@ class Journal:
     ----------
     path : Path
         The file.
-    length : int, optional
-        Bytes of it that hold; what lies behind is of rounds that were lost, and is cut off. None
-        for a file that must not be there yet.
+    known : Extent, optional
+        What a checkpoint knows of it; what lies behind is of rounds that were lost, and is cut
+        off. None for a file that must not be there yet.
 
     Raises
     ------
     ValueError
-        If the file is shorter than that, or is there though it must not.
+        If it is not the file that the checkpoint knows, or is there though it must not.
     FileError
         If it cannot be written.
     """
 
-    def __init__(self, path: Path, length: int | None) -> None:
+    def __init__(self, path: Path, known: Extent | None) -> None:
         self.path = path
-        size = path.stat().st_size if path.exists() else 0
-        if size < (length or 0):
-            raise ValueError(
-                f"run: journal {path} must have the {length} bytes that the checkpoint knows of, "
-                f"got {size}; give the journal of the same run."
-            )
-        if size and length is None:
+        self._sum = hashlib.sha256()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("r+b" if path.exists() else "w+b")
+            size = self._file.seek(0, 2)
+            self._file.seek(0)
+            length = 0 if known is None else known.length
+            self._read(min(length, size))
+        except OSError as error:
+            raise FileError(path, error) from None
+        if known is None and size:
+            self._file.close()
             raise ValueError(
                 f"run: journal {path} is there already, and would be overwritten; give another "
                 "path, or delete it."
             )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
-            self._file.truncate(length or 0)
-        except OSError as error:
-            raise FileError(path, error) from None
+        if known is not None and self.extent != known:
+            self._file.close()
+            raise ValueError(
+                f"run: journal {path} must begin with the {length} bytes that the checkpoint knows "
+                f"of, and does not; give the journal of the same run."
+            )
+        self._file.truncate()
+
+    def _read(self, length: int) -> None:
+        """Take so many bytes into the checksum."""
+        while length and (piece := self._file.read(min(length, 2**20))):
+            self._sum.update(piece)
+            length -= len(piece)
+
+    @property
+    def extent(self) -> Extent:
+        """What a checkpoint should know of the records so far."""
+        return Extent(self._file.tell(), self._sum.hexdigest())
 
     def __enter__(self) -> Journal:
         return self
@@ -72,19 +97,21 @@ class Journal:
     def append(self, record: Record) -> None:
         """Add a record."""
         row = {item.name: _plain(getattr(record, item.name)) for item in fields(Record)}
+        line = json.dumps(row).encode() + b"\n"
+        self._sum.update(line)
         try:
-            self._file.write(json.dumps(row).encode() + b"\n")
+            self._file.write(line)
         except OSError as error:
             raise FileError(self.path, error) from None
 
-    def flush(self) -> int:
-        """Bring everything to the disk and return how many bytes there are."""
+    def flush(self) -> Extent:
+        """Bring everything to the disk, and return how much that is."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
-            return self._file.tell()
         except OSError as error:
             raise FileError(self.path, error) from None
+        return self.extent
 
 
 def read_journal(path: str | os.PathLike[str]) -> tuple[Record, ...]:

@@ -96,7 +96,7 @@ class Ledger:
                 bytes_up=self.bytes_up,
                 bytes_down=self.bytes_down,
                 seconds=self.seconds,
-                journal=0 if self._journal is None else self._journal.flush(),
+                journal=None if self._journal is None else self._journal.flush(),
                 output=output,
                 stop=stop,
                 status=status,

@@ -124,11 +124,16 @@ def run_jobs(
             seed=job.seed,
             callbacks=[progress],
             stop=lambda _: halt.is_set(),
+            checkpoint=path.with_suffix(".checkpoint"),
+            every=50,
+            resume=True,
         )
         if not halt.is_set():
             facts = json.dumps(job.facts(), indent=1)
             write_atomically(path.with_suffix(".json"), facts.encode())
             result.save(path)
+            for done_with in path.parent.glob(f"{path.stem}.checkpoint*"):
+                done_with.unlink()
 
     with threadpool_limits(1), ThreadPoolExecutor(workers) as pool:
         running = [pool.submit(one, job) for job in distinct(todo)]
