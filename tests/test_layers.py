@@ -34,6 +34,7 @@ LAYERS = [
     "guarantees",
     "data",
     "training",
+    "flower",
     "experiments",
     "report",
     "cli",

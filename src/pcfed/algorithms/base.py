@@ -142,6 +142,9 @@ class Algorithm(ABC):
     words: ClassVar[tuple[str, ...]] = ("auto",)
     """What ``step`` and ``penalty`` may be instead of numbers."""
 
+    sends: ClassVar[tuple[str, ...]] = ("delta",)
+    """The names of the vectors that agents send."""
+
     def __post_init__(self) -> None:
         name = type(self).__name__
         check_schedule(f"{name}: step", self.step, zero=False, words=self.words)
@@ -223,6 +226,18 @@ class Algorithm(ABC):
         steps : int
             Number of local steps that were counted in it, all agents together.
         """
+
+    def audited(self, server: Vectors, private: Vectors) -> Vectors:
+        """Return private vectors of which the server holds the mean, by the server's names.
+
+        Parameters
+        ----------
+        server : Vectors
+            The server's state.
+        private : Vectors
+            The private state of agents who have committed all rounds in which they were counted.
+        """
+        return {}
 
     @abstractmethod
     def model(self, server: Vectors, private: Vectors) -> Array:

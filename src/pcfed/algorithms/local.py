@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
 from pcfed.algorithms.fedavg import descend
@@ -29,6 +30,8 @@ class Local(Algorithm):
     """
 
     penalty: Schedule = 0.0
+
+    sends: ClassVar[tuple[str, ...]] = ()
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Every agent begins at its own model."""

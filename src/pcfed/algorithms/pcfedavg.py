@@ -94,6 +94,7 @@ class PCFedAvg(Algorithm):
     exact: bool = False
 
     words: ClassVar[tuple[str, ...]] = ("auto", "theory")
+    sends: ClassVar[tuple[str, ...]] = ("v", "u")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,6 +215,13 @@ class PCFedAvg(Algorithm):
             new["seen"] = received["drift"] + drift
             new["beta"] = beta
         return new
+
+    def audited(self, server: Vectors, private: Vectors) -> Vectors:
+        r"""Return the offsets, whose mean is the server's $\bar w$, and the corrections."""
+        audited = {"w_mean": self._offset(server, private)}
+        if self.exact:
+            audited |= {"cv_mean": private["cv"], "cu_mean": private["cu"]}
+        return audited
 
     def model(self, server: Vectors, private: Vectors) -> Array:
         """Return $x_i = C + w_i$."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,6 +44,8 @@ class Scaffold(Algorithm):
     _: KW_ONLY
     server_step: float = 1.0
 
+    sends: ClassVar[tuple[str, ...]] = ("delta", "delta_c")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         positive("Scaffold: server_step", self.server_step)
@@ -75,6 +78,10 @@ class Scaffold(Algorithm):
     ) -> Vectors:
         """Move the agent's own control variate."""
         return {"c": private["c"] + pending["delta_c"]}
+
+    def audited(self, server: Vectors, private: Vectors) -> Vectors:
+        """Return the agents' own control variates, whose mean is the server's."""
+        return {"c": private["c"]}
 
     def model(self, server: Vectors, private: Vectors) -> Array:
         """Return the shared model."""
