@@ -15,7 +15,7 @@ from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegressi
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, batch_size, stream
 from pcfed.training.agents import AgentSettings, checked_name
-from pcfed.training.config import Config
+from pcfed.training.config import Config, Model
 from pcfed.training.sentences import brief, listed, near, shortened, told
 from pcfed.training.tables import Table, read_table
 from pcfed.training.targets import Label, read_targets
@@ -113,7 +113,7 @@ def _assemble(config: Config) -> Assembled:
             )
     found = read_targets(where, config.model.kind, tables, targets, names)
     columns = _columns(config, tables, targets, names)
-    matrices = [_matrix(table, columns) for table in tables]
+    matrices = [matrix_of(table, columns) for table in tables]
     agents, tests = [], []
     for i, (agent, X, y) in enumerate(zip(settings, matrices, found.values, strict=True)):
         train, test = _held_out(config, i, len(X))
@@ -207,7 +207,7 @@ def _columns(
     return first
 
 
-def _matrix(table: Table, columns: Sequence[str]) -> Float64Array:
+def matrix_of(table: Table, columns: Sequence[str]) -> Float64Array:
     """Return the features of an agent."""
     X = np.column_stack([table.numbers(name) for name in columns])
     if not (largest := np.abs(X).max(axis=0)).max() <= LARGEST:
@@ -256,22 +256,36 @@ def _agent(
     if settings.constraint is None or settings.coupling is None:
         raise ValueError("constraint and coupling must be given; add them to its table.")
     return Agent(
-        _loss(config, X[train], y[train], labels),
+        loss_of(config.model, X[train], y[train], labels, config.data.dtype),
         settings.constraint,
         settings.coupling,
-        test=_loss(config, X[test], y[test], labels) if len(test) else None,
+        test=loss_of(config.model, X[test], y[test], labels, config.data.dtype)
+        if len(test)
+        else None,
         name=settings.name,
     )
 
 
-def _loss(
-    config: Config, X: Float64Array, y: NDArray[Any], labels: tuple[Label, ...] | None
+def loss_of(
+    model: Model, X: Float64Array, y: NDArray[Any], labels: Sequence[Label] | None, dtype: str
 ) -> Loss:
-    """Return the loss of some rows."""
-    intercept, l2, dtype = config.model.intercept, config.model.l2, config.data.dtype
+    """Return the loss of a model on some rows.
+
+    Parameters
+    ----------
+    model : Model
+        Which.
+    X, y : arrays
+        Features, and targets as `read_targets` gives them.
+    labels : sequence of int or str, or None
+        The labels of a classification.
+    dtype : str
+        That of the features and of local steps.
+    """
+    intercept, l2 = model.intercept, model.l2
     if labels is None:
         return LeastSquares(X, y, intercept=intercept, l2=l2, dtype=dtype)
-    if config.model.kind == "logistic":
+    if model.kind == "logistic":
         return LogisticRegression(X, y, intercept=intercept, l2=l2, dtype=dtype)
     classes = len(labels)
     return SoftmaxRegression(X, y, classes=classes, intercept=intercept, l2=l2, dtype=dtype)
