@@ -74,6 +74,7 @@ class Schedules(RuleBasedStateMachine):
             "batch": batch,
             "sampling": sampling,
             "seed": seed,
+            "x0": np.random.default_rng(seed).normal(size=(self.problem.m, self.problem.n)),
         }
         self.every, self.rounds = every, 0
         self._folder = tempfile.TemporaryDirectory()
@@ -143,14 +144,16 @@ class Schedules(RuleBasedStateMachine):
         self.steps.now = tuple(data.draw(some))
 
     @precondition(lambda self: self.path.with_name("run.ckpt.previous").exists())
-    @rule(data=st.data())
-    def damage(self, data):
+    @precondition(lambda self: not self.damaged)
+    @rule(share=st.floats(0, 0.99), bit=st.none() | st.integers(0, 7))
+    def damage(self, share, bit):
         """Damage the newest checkpoint, so that the rounds since the one before it are lost."""
         content = bytearray(self.path.read_bytes())
-        if data.draw(st.booleans()):
-            content = content[: data.draw(st.integers(0, len(content) - 1))]
+        place = int(share * len(content))
+        if bit is None:
+            content = content[:place]
         else:
-            content[data.draw(st.integers(200, 400))] ^= 1 << data.draw(st.integers(0, 7))
+            content[place] ^= 1 << bit
         self.path.write_bytes(content)
         self.result = None
 
