@@ -177,6 +177,15 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
     refused("can't be used: it ", path)
 
 
+def test_long_arrays_are_told_apart(tmp_path):
+    """NumPy prints them without their middle."""
+    path, problem = tmp_path / "run.ckpt", regressions([L1Ball(1.0)] * 1200, n=1, samples=1)
+    steps = np.ones(1200, int)
+    run(problem, FedAvg(step=0.1), rounds=1, local_steps=steps, checkpoint=path)
+    steps[600] = 2
+    refused("with local_steps", path, problem, FedAvg(step=0.1), local_steps=steps)
+
+
 def test_a_second_process_is_told(tmp_path):
     path = tmp_path / "run.ckpt"
     with sole_user(tmp_path / "run.ckpt.lock"):

@@ -34,6 +34,18 @@ def test_refusals_survive(tmp_path):
     assert Result.load(tmp_path / "run").refusals == result.refusals != ()
 
 
+def test_a_run_goes_on_from_a_result_with_refusals():
+    """They count in the run in which they were."""
+    problem = classifiers()
+    earlier = run(problem, FedAvg(step=0.1), rounds=3, norm_limit=0.1, max_refusals=99)
+    assert len(earlier.refusals) > 3
+    later = run(problem, FedAvg(step=0.1), rounds=2, x0=earlier)
+    assert (later.status, later.refusals) == ("finished", earlier.refusals)
+    limited = run(problem, FedAvg(step=0.1), rounds=2, norm_limit=0.1, max_refusals=1, x0=earlier)
+    assert limited.status == "diverged"
+    assert limited.message.startswith("Diverged in round 3: the update of agent")
+
+
 @pytest.mark.parametrize(
     "damage", ["text", "empty", "cut", "flipped", "another archive", "version"]
 )

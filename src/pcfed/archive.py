@@ -112,7 +112,7 @@ def read_members(stream: IO[bytes], most: int | None = None) -> Iterator[tuple[s
     try:
         archive = zipfile.ZipFile(stream)
     except Exception as error:  # bytes of any kind make it raise errors of any kind
-        raise ValueError(str(error) or type(error).__name__) from None
+        raise ValueError(_in_short(error)) from None
     with archive:
         if (size := sum(member.file_size for member in archive.infolist())) > room:
             raise ValueError(f"its arrays have {size} bytes, more than {room}")
@@ -122,9 +122,13 @@ def read_members(stream: IO[bytes], most: int | None = None) -> Iterator[tuple[s
                 with archive.open(member) as part:
                     array = _array(part, member.file_size)
             except Exception as error:  # as above
-                reason = str(error) or type(error).__name__
-                raise ValueError(f"{reason} in {name[:30]!r}") from None
+                raise ValueError(f"{_in_short(error)} in {name[:30]!r}") from None
             yield name, array
+
+
+def _in_short(error: Exception) -> str:
+    """Return the beginning of what an error says, in one line."""
+    return " ".join(str(error).split())[:100] or type(error).__name__
 
 
 def _array(stream: IO[bytes], size: int) -> AnyArray:
@@ -137,6 +141,8 @@ def _array(stream: IO[bytes], size: int) -> AnyArray:
     shape, by_columns, dtype = read_header[major](stream)
     if dtype.hasobject:
         raise ValueError("Python objects, which are never read,")
+    if not dtype.itemsize:  # NumPy would make such texts longer, one character each
+        raise ValueError("entries without any bytes")
     # The size is that in the archive's index, beyond which nothing is unpacked.
     if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize > size:
         raise ValueError(f"an array of shape {shape} that is longer than its file")

@@ -6,12 +6,13 @@ checkpoints are kept: should the newer one be damaged, the older one is used.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -21,17 +22,21 @@ from pcfed.files import FileError, bring_to_disk, remove_drafts, sole_user
 from pcfed.journal import Extent
 from pcfed.problem import Problem
 from pcfed.result import (
+    Layout,
     Record,
     Refusal,
     State,
     Status,
     arrays_of,
+    check_arrays,
     check_format,
     facts_of,
     group_of,
+    records_layout,
     records_of,
     refusals_of,
     state_of,
+    whole_number,
 )
 from pcfed.sets import ProjectionError
 
@@ -108,35 +113,70 @@ class Checkpoint:
         about, arrays = load_arrays(path)
         try:
             check_format(about, FORMAT)
-            start, *history = records_of(arrays)
+            state, m = state_of(about, arrays), len(arrays["probe"])
+            stop, output = group_of(arrays, "stop"), group_of(arrays, "output")
+            check_arrays(
+                {name: array for name, array in arrays.items() if not name.startswith("stop/")},
+                {
+                    "probe": ((m, 4), np.float64),
+                    **state.layout(m),
+                    **records_layout(arrays, m),
+                    **_output_layout(output, m),
+                },
+            )
+            start, *history = records_of(arrays, state.round)
+            if not (
+                isinstance(about["seconds"], float)
+                and 0 <= about["seconds"] < math.inf
+                and about["status"] in (None, *get_args(Status))
+                and (history or about["status"] != "stopped")
+                and all(isinstance(words, str) for words in {**about["run"]}.values())
+                and all(memory.dtype == np.float64 for memory in stop.values())
+                and 0 <= output.get("rounds", 0) <= state.round
+            ):
+                raise TypeError
             return Checkpoint(
                 run=about["run"],
                 probe=arrays["probe"],
-                state=state_of(about, arrays),
+                state=state,
                 start=start,
                 history=tuple(history),
-                refusals=refusals_of(about),
-                bytes_up=about["bytes_up"],
-                bytes_down=about["bytes_down"],
+                refusals=refusals_of(about, m),
+                bytes_up=whole_number(about, "bytes_up"),
+                bytes_down=whole_number(about, "bytes_down"),
                 seconds=about["seconds"],
-                journal=None if about["journal"] is None else Extent(*about["journal"]),
-                output=group_of(arrays, "output"),
-                stop=group_of(arrays, "stop"),
+                journal=_extent(about["journal"]),
+                output=output,
+                stop=stop,
                 status=about["status"],
             )
         except (KeyError, TypeError):
             raise ValueError("it is not a checkpoint") from None
 
-    def check(self, run: Mapping[str, str], probe: Float64Array) -> None:
+    def check(self, run: Mapping[str, str], probe: Float64Array, fresh: State) -> None:
         """Refuse to serve another run, with a half sentence that says how it differs."""
         for name in run:
             if self.run.get(name) != run[name]:
+                theirs = " ".join(str(self.run.get(name)).split())[:200]
                 raise ValueError(
-                    f"it is of a run with {name} {self.run.get(name)}, and this one has {run[name]}"
+                    f"it is of a run with {name} {theirs}, and this one has {run[name]}"
                 )
         same = self.probe.shape == probe.shape
         if not (same and np.allclose(self.probe, probe, rtol=1e-4, equal_nan=True)):
             raise ValueError("it is of another problem")
+        m, state = len(probe), self.state
+        if (state.algorithm, state.layout(m)) != (fresh.algorithm, fresh.layout(m)):
+            raise ValueError(f"its state is not one of {fresh.algorithm} for this problem")
+        if not state.finite:
+            raise ValueError("its state is not finite")
+
+
+def _output_layout(output: Mapping[str, Array], m: int) -> Layout:
+    """Return the layout of what the choice of models remembers, if anything."""
+    if not output:
+        return {}
+    n = output["taken"].shape[-1:]
+    return {"output/taken": ((m, *n), np.float64), "output/rounds": ((), np.float64)}
 
 
 class Checkpoints:
@@ -150,10 +190,14 @@ class Checkpoints:
         The file of the newest.
     run, probe : mapping, array
         What a run that goes on must have in common with the one that wrote them.
+    fresh : State
+        Where the method begins with a single agent: states must have the same arrays.
     """
 
-    def __init__(self, path: Path, run: Mapping[str, str], probe: Float64Array) -> None:
-        self.path, self.run, self.probe = path, run, probe
+    def __init__(
+        self, path: Path, run: Mapping[str, str], probe: Float64Array, fresh: State
+    ) -> None:
+        self.path, self.run, self.probe, self._fresh = path, run, probe, fresh
         self.previous = path.with_name(path.name + ".previous")
         self._whole = False
         self._alone = sole_user(path.with_name(path.name + ".lock"))
@@ -202,7 +246,7 @@ class Checkpoints:
         for path in there:
             try:
                 found = Checkpoint.load(path)
-                found.check(self.run, self.probe)
+                found.check(self.run, self.probe, self._fresh)
             except ValueError as error:
                 refused.append(f"{path} can't be used: {error}")
                 continue
@@ -216,6 +260,16 @@ class Checkpoints:
                 "it, or another path to begin anew."
             )
         return None
+
+
+def _extent(value: Any) -> Extent | None:
+    """Return what a file says of the journal."""
+    if value is None:
+        return None
+    length, checksum = value
+    if type(length) is not int or length < 0 or not isinstance(checksum, str):
+        raise TypeError
+    return Extent(length, checksum)
 
 
 def probe_of(problem: Problem) -> Float64Array:

@@ -112,6 +112,7 @@ class Engine:
         limit : int, optional
             Cuts the local steps of every agent short.
         """
+        self.plan.pool.new_round()
         present = self.plan.present(index)
         steps = self.plan.steps(index)
         if limit is not None:

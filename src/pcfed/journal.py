@@ -128,17 +128,13 @@ def read_journal(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         If it cannot be read or holds something else.
     """
     records = []
-    names = {item.name for item in fields(Record)}
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     break
                 try:
-                    row = json.loads(line)
-                    if set(row) != names:
-                        raise ValueError
-                    records.append(Record(**{name: _array(value) for name, value in row.items()}))
+                    records.append(_record(json.loads(line)))
                 except (ValueError, TypeError, RecursionError):
                     raise ValueError(
                         f"read_journal: {os.fspath(path)} must have one record a line, got another "
@@ -156,5 +152,18 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _array(value: Any) -> Any:
-    return np.array(value, np.float64) if isinstance(value, list) else value
+def _record(row: Any) -> Record:
+    """Return the record of a line, or raise a TypeError or ValueError if it is none."""
+    kinds = {item.name: _KINDS[item.type] for item in fields(Record)}
+    if {name: type(value) for name, value in row.items()} != kinds:
+        raise TypeError
+    values: dict[str, Any] = {k: np.array(v) if kinds[k] is list else v for k, v in row.items()}
+    record = Record(**values)
+    for array in (record.infeasibility, record.distance, record.test_loss, record.test_accuracy):
+        if array.dtype != np.float64 or array.shape != record.distance.shape[:1]:
+            raise TypeError
+    return record
+
+
+_KINDS: dict[Any, type] = {"int": int, "float": float, "Float64Array": list}
+"""How JSON writes the fields of a record."""

@@ -73,5 +73,6 @@ class Chosen:
     def recall(self, memory: Mapping[str, Array]) -> None:
         """Go on from what another one remembered."""
         if memory:
-            self.taken = memory["taken"].astype(np.float64)
+            problem = self.engine.problem
+            self.taken = problem.as_models("run: the checkpoint's models", memory["taken"])
             self.rounds = int(memory["rounds"])

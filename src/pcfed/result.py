@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Status = Literal["finished", "stopped", "diverged", "interrupted"]
 FORMAT = 2
 """Version of the file that ``Result.save`` writes."""
+
+Layout = Mapping[str, tuple[tuple[int, ...], type[np.generic]]]
+"""Shape and dtype of every array in a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,19 @@ class State:
     def private_of(self, agents: slice | Sequence[int]) -> dict[str, Array]:
         """Return the private vectors of some agents, one row each; a slice gives views."""
         return {name: vectors[agents] for name, vectors in self.private.items()}
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are finite."""
+        vectors = (*self.server.values(), *self.private.values())
+        return all(bool(np.isfinite(each).all()) for each in vectors)
+
+    def layout(self, m: int) -> Layout:
+        """Return the names and shapes that such a state of ``m`` agents has in a file."""
+        shapes = {f"server/{name}": vector.shape for name, vector in self.server.items()}
+        for name, vectors in self.private.items():
+            shapes[f"private/{name}"] = (m, *vectors.shape[1:])
+        return {name: (shape, np.float64) for name, shape in shapes.items()}
 
     def copy(self) -> State:
         """Return a state that shares no array with this one."""
@@ -207,24 +223,37 @@ class Result:
             If the file is not a saved result, or one of another version.
         """
         try:
-            about, arrays = load_arrays(Path(path))
-            check_format(about, FORMAT)
-            start, *history = records_of(arrays)
-            return Result(
-                models=arrays["models"],
-                average=arrays["average"],
-                history=tuple(history),
-                start=start,
-                status=about["status"],
-                message=about["message"],
-                refusals=refusals_of(about),
-                state=state_of(about, arrays),
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            return _result_of(*load_arrays(Path(path)))
+        except ValueError as error:
             raise ValueError(
                 f"Result.load: {os.fspath(path)} must be a file that Result.save wrote, but "
                 f"{error}; save the result again."
             ) from None
+
+
+def _result_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Result:
+    """Return the result in a file, or raise half a sentence that says why there is none."""
+    try:
+        check_format(about, FORMAT)
+        state, (m, n) = state_of(about, arrays), (len(arrays["models"]), arrays["average"].size)
+        own: Layout = {"models": ((m, n), np.float64), "average": ((n,), np.float64)}
+        check_arrays(arrays, {**own, **state.layout(m), **records_layout(arrays, m)})
+        start, *history = records_of(arrays, state.round)
+        refusals, status, message = refusals_of(about, m), about["status"], about["message"]
+    except (KeyError, TypeError):
+        raise ValueError("it is something else") from None
+    if not (m and n and history and status in get_args(Status) and isinstance(message, str)):
+        raise ValueError("it does not say how the run ended")
+    return Result(
+        models=arrays["models"],
+        average=arrays["average"],
+        history=tuple(history),
+        start=start,
+        status=status,
+        message=message,
+        refusals=refusals,
+        state=state,
+    )
 
 
 # -- what results and checkpoints have in common ------------------------------------------------
@@ -251,22 +280,65 @@ def arrays_of(state: State, records: Sequence[Record]) -> dict[str, Any]:
 def check_format(about: Mapping[str, Any], known: int) -> None:
     """Refuse a file of another version."""
     if about["format"] != known:
-        raise ValueError(f"it has format {about['format']}, this version reads {known}")
+        raise ValueError(f"it has format {about['format']!r:.20}, this version reads {known}")
+
+
+def check_arrays(arrays: Mapping[str, Any], expected: Layout) -> None:
+    """Refuse arrays of other names, shapes or dtypes, with half a sentence that says which."""
+    if odd := arrays.keys() ^ expected.keys():
+        there = "an" if min(odd) in arrays else "no"
+        raise ValueError(f"it has {there} array {min(odd)[:30]!r}")
+    for name, (shape, dtype) in expected.items():
+        array = arrays[name]
+        if array.shape != shape or array.dtype != dtype:
+            raise ValueError(
+                f"its array {name[:30]!r} is {array.dtype.str} of shape {array.shape}, not "
+                f"{np.dtype(dtype).str} of shape {shape}"
+            )
+
+
+def whole_number(about: Mapping[str, Any], name: str) -> int:
+    """Return a number of rounds or bytes in a file."""
+    value = about[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError(f"its {name} is not a whole number")
+    return value
 
 
 def state_of(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> State:
     """Return the state in a file."""
+    if not isinstance(about["algorithm"], str):
+        raise TypeError
     groups = (group_of(arrays, "server"), group_of(arrays, "private"))
-    return State(about["algorithm"], about["round"], *groups)
+    return State(about["algorithm"], whole_number(about, "round"), *groups)
 
 
-def refusals_of(about: Mapping[str, Any]) -> tuple[Refusal, ...]:
+def refusals_of(about: Mapping[str, Any], m: int) -> tuple[Refusal, ...]:
     """Return the refusals in a file."""
-    return tuple(Refusal(*refusal) for refusal in about["refusals"])
+    refusals = tuple(Refusal(*refusal) for refusal in about["refusals"])
+    for each in refusals:
+        whole_number(vars(each), "round")
+        if whole_number(vars(each), "agent") >= m or not isinstance(each.reason, str):
+            raise ValueError("its refusals are not of its agents")
+    return refusals
 
 
-def records_of(arrays: Mapping[str, Array]) -> list[Record]:
-    """Return the records in a file."""
+def records_layout(arrays: Mapping[str, Any], m: int) -> Layout:
+    """Return the layout of as many records as there are in a file."""
+    number = len(arrays["record/round"])
+    kinds: dict[Any, tuple[tuple[int, ...], type[np.generic]]] = {
+        "int": ((number,), np.int64),
+        "float": ((number,), np.float64),
+        "Float64Array": ((number, m), np.float64),
+    }
+    return {f"record/{item.name}": kinds[item.type] for item in fields(Record)}
+
+
+def records_of(arrays: Mapping[str, Any], last: int) -> list[Record]:
+    """Return the records in a file, one at least, of rounds up to the last."""
+    rounds = [0, *arrays["record/round"].tolist(), last]
+    if len(rounds) == 2 or rounds != sorted(rounds):
+        raise ValueError("its records are not in the order of the rounds")
     columns = [arrays[f"record/{item.name}"] for item in fields(Record)]
     return [Record(*map(_plain, row)) for row in zip(*columns, strict=True)]
 

@@ -196,7 +196,7 @@ def run(
             }
             words = {name: _words(fact) for name, fact in facts.items()}
             files = open_files.enter_context(
-                Checkpoints(Path(checkpoint), words, probe_of(problem))
+                Checkpoints(Path(checkpoint), words, probe_of(problem), _fresh(problem, algorithm))
             )
             signals = open_files.enter_context(after_the_round())
         saved = files.load(resume=resume) if files else None
@@ -205,6 +205,8 @@ def run(
         if records:
             open_files.enter_context(records)
         ledger = Ledger(engine, state, saved or earlier, records)
+        most_refusals = max_refusals + (len(earlier.refusals) if earlier else 0)
+        most_refusals = max(most_refusals, len(ledger.refusals))  # what is past is past
         chosen = Chosen(output, engine, span)
         rule = stop if isinstance(stop, Remembering) else None
         if saved:
@@ -226,7 +228,7 @@ def run(
             ended = stop(Evaluation(problem, ledger.history[-1], engine, state))
         for index in range(state.round, state.round if ended else span.stop):
             chosen.before(state, index)
-            outcome = engine.play(state, index, allowed=max_refusals - len(ledger.refusals))
+            outcome = engine.play(state, index, allowed=most_refusals - len(ledger.refusals))
             ledger.add(outcome)
             if outcome.given_up:
                 status, message = "diverged", _why_refused(problem, outcome)
@@ -241,7 +243,7 @@ def run(
                 if line:
                     line.update(index + 1 - first, record)
                 ledger.refusals.extend(engine.without_value(state, record))
-                if len(ledger.refusals) > max_refusals:
+                if len(ledger.refusals) > most_refusals:
                     status = "diverged"
                     message = f"Diverged by round {index}: the objective is not finite; {_ADVICE}."
                     break
@@ -293,7 +295,8 @@ class Remembering(Protocol):
 
 def _words(fact: object) -> str:
     """Return an argument as text that is the same in every process; a long one as its digest."""
-    text = re.sub(r" at 0x[0-9a-f]+", "", repr(fact))
+    plain = fact.tolist() if isinstance(fact, np.ndarray) else fact  # it prints without its middle
+    text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(plain)).split())
     return text if len(text) <= 200 else hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -316,7 +319,24 @@ def _continues(earlier: Result, problem: Problem, algorithm: Algorithm) -> bool:
             f"run: x0 must be a result of this problem, got models of shape {earlier.models.shape} "
             f"for ({problem.m}, {problem.n}); give a result with the same agents and parameters."
         )
-    return earlier.state.algorithm == algorithm.kind
+    if earlier.state.algorithm != algorithm.kind:
+        return False
+    if earlier.state.layout(problem.m) != _fresh(problem, algorithm).layout(problem.m):
+        raise ValueError(
+            f"run: x0 must have a state of {algorithm.kind} for this problem, got other arrays; "
+            "give its models, x0=result.models."
+        )
+    if not earlier.state.finite:
+        raise ValueError(
+            "run: x0 must have a finite state, got a run that diverged; begin anew with a smaller "
+            "step or a smaller penalty."
+        )
+    return True
+
+
+def _fresh(problem: Problem, algorithm: Algorithm) -> State:
+    """Return where a method begins with a single agent: all agents may take much memory."""
+    return State(algorithm.kind, 0, *algorithm.start(np.zeros((1, problem.n))))
 
 
 def _begin(

@@ -241,3 +241,12 @@ def test_gap_waits_where_models_are_too_wild_to_project():
     problem = regressions([L1Ball(1.0), L1Ball(2.0)])
     wild = SimpleNamespace(problem=problem, models=np.full((2, 9), 1e200))
     assert Gap(1e-3)(wild) is False
+
+
+def test_one_rule_stops_runs_of_different_problems():
+    rule = Gap(1e-3)
+    for m in (3, 2):
+        problem = regressions([L1Ball(0.5 * (i + 1)) for i in range(m)])
+        method = PCFedAvg("auto", "auto", exact=True)
+        assert run(problem, method, rounds=400, local_steps=3, stop=rule).status == "stopped"
+        assert rule.memory["witness"].shape == (m, problem.n)

@@ -16,39 +16,58 @@ from pcfed.problem import Agent
 from pcfed.sampling import Batches, Rows
 from pcfed.sets import Hint, SetRows
 
+Kind = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and dtype of an array."""
+
 
 class Pool:
     """Arrays that are used again: fresh memory costs more time than what is written to it.
+
+    It takes back only what it gave, and keeps only what the round before could use, so that its
+    memory does not grow with the rounds.
 
     Examples
     --------
     >>> import numpy as np
     >>> pool = Pool()
     >>> first = pool.empty((2, 3), np.float64)
-    >>> pool.release(first)
+    >>> pool.release(first, np.ones((2, 3)))
     >>> pool.empty((2, 3), np.float64) is first
     True
     """
 
     def __init__(self) -> None:
-        self._free: dict[tuple[tuple[int, ...], np.dtype[Any]], list[Array]] = {}
+        self._free: dict[Kind, list[Array]] = {}
+        self._lent: dict[int, Array] = {}
+        self._used: set[Kind] = set()
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return an array with anything in it."""
+        kind = shape, np.dtype(dtype)
+        self._used.add(kind)
         try:
-            return self._free[shape, np.dtype(dtype)].pop()
+            array = self._free[kind].pop()
         except (KeyError, IndexError):
-            return np.empty(shape, dtype)
+            array = np.empty(shape, dtype)
+        self._lent[id(array)] = array
+        return array
+
+    def release(self, *arrays: Array) -> None:
+        """Take arrays back that nobody reads any more; those of others are left alone."""
+        for array in arrays:
+            if self._lent.pop(id(array), None) is not None:
+                self._free.setdefault((array.shape, array.dtype), []).append(array)
+
+    def new_round(self) -> None:
+        """Let go what did not come back, and what the last round had no use for."""
+        self._free = {kind: self._free[kind] for kind in self._used & self._free.keys()}
+        self._lent.clear()
+        self._used.clear()
 
     def clear(self) -> None:
         """Let all memory go."""
         self._free.clear()
-
-    def release(self, *arrays: Array) -> None:
-        """Take arrays back that nobody reads any more; views on others are left alone."""
-        for array in arrays:
-            if array.base is None:
-                self._free.setdefault((array.shape, array.dtype), []).append(array)
+        self._lent.clear()
 
 
 class Work:

@@ -300,7 +300,10 @@ class Gap:
             certificate = certify(seen.problem, seen.models, tightening=0)
             goal = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
             if certificate.gap is not None and goal < certificate.gap < HOPE * goal:
-                certificate = certify(seen.problem, certificate.models, witness=self._witness)
+                witness = self._witness
+                if witness is not None and witness.shape != certificate.models.shape:
+                    witness = None  # of another problem
+                certificate = certify(seen.problem, certificate.models, witness=witness)
                 self._witness = certificate.witness
         except (ProjectionError, ValueError):  # models that are too wild to project
             return False
@@ -318,7 +321,8 @@ class Gap:
 
     def recall(self, memory: Mapping[str, Array]) -> None:
         """Go on from the memory of an earlier one."""
-        self._witness = memory["witness"].astype(np.float64) if memory else None
+        witness = memory.get("witness")
+        self._witness = None if witness is None else witness.astype(np.float64)
 
 
 def _direction(agent: Agent, model: Array, average: Array, slope: Array, m: int) -> Float64Array:
