@@ -12,6 +12,7 @@ MODULES = {
     "bounds": "guarantees",
     "certify": "guarantees",
     "data": "data",
+    "federation": "federation",
 }
 """Where each command is."""
 
