@@ -97,5 +97,8 @@ def _show(folder: Path) -> None:
         refused = "; ".join(f"{name}: {why}" for name, why in entry["refused"].items())
         table.add_row(str(entry["round"]), ", ".join(entry["counted"]), refused)
     console.print(table)
-    worst = max(facts["audit"].values(), default=0.0)
-    say(f"Audit: means of private vectors are off by {worst:.1e} at most, which is rounding.")
+    if "audit" in facts:
+        worst = max(facts["audit"].values(), default=0.0)
+        say(f"Audit: means of private vectors are off from the server's by {worst:.1e} at most.")
+    else:
+        say(f"{facts['no_audit']} Start it and run again.")

@@ -10,13 +10,14 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid, ServerApp
 
 from pcfed.files import sole_user, write_atomically
-from pcfed.flower.coordinator import Coordinator
+from pcfed.flower.coordinator import Coordinator, TooFew
 from pcfed.flower.messages import Message
 from pcfed.flower.records import from_records, to_records
 from pcfed.flower.settings import Schema, read_server
@@ -30,14 +31,18 @@ PATIENCE = 1.0
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train as the server's file says, audit, and write what came out."""
+    facts: dict[str, Any]
     path = Path(str(context.run_config["server"]))
     settings = read_server(path)
     with sole_user(path.with_suffix(".lock")):
         post = GridPost(grid, settings.schema, settings.deadline, settings.terms.minimum)
         server = Coordinator(settings.terms, post, path.with_suffix(".npz"))
         standing = server.run()
-        audit = server.audit()
-    facts = {"rounds": standing.round, "audit": audit, "history": list(standing.history)}
+        facts = {"rounds": standing.round, "history": list(standing.history)}
+        try:
+            facts["audit"] = server.audit()
+        except TooFew as missing:  # the next run asks again
+            facts["no_audit"] = str(missing)
     write_atomically(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
 
 
