@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pcfed.arrays import one_line, positive
 from pcfed.losses.features import BLOCK_ROWS, FLOATS, PIXELS
 
-KINDS = {torch.float32: FLOATS[0], torch.float64: FLOATS[1]}
+KINDS: dict[torch.dtype, np.dtype[Any]] = {torch.float32: FLOATS[0], torch.float64: FLOATS[1]}
 
 
 def read_module(

@@ -114,7 +114,7 @@ class Blocks(ConvexSet):
                     f"Blocks.for_module: the set of {name!r} must have {stop - start} entries like "
                     f"the parameter, got {member.n}; give a set of its size."
                 )
-        return cls({spans[name]: member for name, member in sets.items()})
+        return cls((spans[name], member) for name, member in sets.items())
 
     def __repr__(self) -> str:
         return f"Blocks({{{', '.join(f'{where}: {member!r}' for where, member in self.blocks)}}})"
