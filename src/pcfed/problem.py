@@ -10,6 +10,7 @@ Here $f_i$ is ``Agent.loss``, $X_i$ is ``Agent.constraint``, $\sigma_i$ is
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -187,7 +188,13 @@ class Problem:
         local_steps : int
             $H$, the largest number of local steps of a round.
         """
-        return 1 / (self.L_G(penalty) * max(6, 5 * (local_steps - 1)))
+        L = self.L_G(penalty)
+        if not math.isfinite(L):
+            raise ValueError(
+                f"Problem.largest_step: losses must have a finite smoothness, got {self.L_f}; give "
+                "the step as a number such as 0.1."
+            )
+        return 1 / (L * max(6, 5 * (local_steps - 1)))
 
     def loss(self, x: Array) -> float:
         r"""Return the average loss $\frac1m \sum_i f_i(x)$ of one model."""

@@ -1,8 +1,29 @@
 """Local losses: value, gradient and smoothness over the data of one agent."""
 
+from typing import TYPE_CHECKING, Any
+
 from pcfed.losses.base import Loss
 from pcfed.losses.least_squares import LeastSquares
 from pcfed.losses.logistic import LogisticRegression
 from pcfed.losses.softmax import SoftmaxRegression
 
+if TYPE_CHECKING:
+    from pcfed.losses.torch_loss import TorchLoss as TorchLoss
+
+# Not TorchLoss: an import of everything must not need torch.
 __all__ = ["LeastSquares", "LogisticRegression", "Loss", "SoftmaxRegression"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `TorchLoss` when it is first asked for: the rest does without torch."""
+    if name != "TorchLoss":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from pcfed.losses.torch_loss import TorchLoss
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise ImportError(
+            "TorchLoss: torch is not installed; run pip install 'pcfed[torch]'."
+        ) from None
+    return TorchLoss

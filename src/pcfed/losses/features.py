@@ -62,7 +62,7 @@ class Features:
         step = BLOCK_ROWS
         if copied:
             step = min(step, max(64, BLOCK_BYTES // (self.dtype.itemsize * matrix.shape[1])))
-        for part in _parts(index, len_of(index, matrix.shape[0]), matrix.shape[0], step):
+        for part in parts(index, len_of(index, matrix.shape[0]), matrix.shape[0], step):
             if isinstance(part, slice) or is_sparse(matrix):
                 yield self._converted(matrix[part]), part
             else:
@@ -107,7 +107,7 @@ def len_of(index: Index, size: int) -> int:
     return len(range(*index.indices(size))) if isinstance(index, slice) else len(index)
 
 
-def _parts(index: Index, length: int, size: int, step: int) -> Iterator[Index]:
+def parts(index: Index, length: int, size: int, step: int) -> Iterator[Index]:
     """Cut an index into indices of at most ``step`` rows."""
     if length <= step:
         yield index

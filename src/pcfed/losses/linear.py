@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array, positive
-from pcfed.losses.base import Loss, Rows
-from pcfed.losses.features import Features, Index, Matrix, is_sparse, len_of, read_features
+from pcfed.losses.base import Rows
+from pcfed.losses.features import Features, Index, Matrix, is_sparse, read_features
+from pcfed.losses.samples import EVERY, SampleLoss
 from pcfed.losses.spectrum import largest_eigenvalue, largest_row, trace
 
-EVERY = slice(None)
 
-
-class LinearModel(Loss):
+class LinearModel(SampleLoss):
     """Base of the losses that see a sample only through ``coefficients @ features + intercept``.
 
     The flat vector holds the coefficients (``shape``, row-major), then the intercept.
@@ -75,13 +74,6 @@ class LinearModel(Loss):
         self._targets.setflags(write=False)
         self._sealed = True
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if "_sealed" in self.__dict__:
-            raise AttributeError(
-                f"{type(self).__name__}: {name} cannot be changed; make a new loss instead."
-            )
-        super().__setattr__(name, value)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size} samples, shape {self.shape}, {self.dtype})"
 
@@ -122,13 +114,7 @@ class LinearModel(Loss):
         A slice reads the features in place; an array of row numbers copies those rows, a block
         at a time.
         """
-        index = self._index(rows)
-        count = len_of(index, self.size)
-        if count == 0:
-            raise ValueError(
-                f"{type(self).__name__}: rows must select at least one of the {self.size} "
-                f"samples, got {rows!r}; give a batch that is not empty."
-            )
+        index, count = self._batch(rows)
         with np.errstate(all="ignore"):
             x = self._parameters(x)
             grad = self._buffer(x, out)
@@ -221,14 +207,7 @@ class LinearModel(Loss):
         order : array of int
             Every row number 0..size-1 once. Features and targets are copied in that order.
         """
-        index = np.asarray(order)
-        fits = index.shape == (self.size,) and index.dtype.kind in "iu"
-        if not (fits and np.array_equal(np.sort(index), np.arange(self.size))):
-            raise ValueError(
-                f"{type(self).__name__}: order must hold every row 0..{self.size - 1} once, "
-                f"got {_brief(index)}; make it with rng.permutation({self.size})."
-            )
-        index = index.astype(np.intp)
+        index = self._order(order)
         other = copy.copy(self)
         targets = self._targets[index]
         targets.setflags(write=False)
@@ -291,52 +270,11 @@ class LinearModel(Loss):
             logits = (logits_of(block, W, b, data.scale) for block, _ in data.blocks(EVERY))
             return np.concatenate([self._predictions(each) for each in logits])
 
-    def _parameters(self, x: ArrayLike) -> Array:
-        """Return ``x`` as a contiguous vector in the dtype of the loss."""
-        array = np.asarray(x)
-        if array.shape != (self.n,) or array.dtype.kind not in "fiub":
-            raise ValueError(
-                f"{type(self).__name__}: x must be a flat vector of {self.n} real parameters, got "
-                f"shape {array.shape} of {array.dtype}; flatten it with x.ravel()."
-            )
-        return np.ascontiguousarray(array, self.dtype)
-
-    def _buffer(self, x: Array, out: Array | None) -> Array:
-        """Return ``out`` if the gradient can be summed up in it, or else a new vector."""
-        if out is None:
-            return np.empty(self.n, self.dtype)
-        if not isinstance(out, np.ndarray) or out.shape != (self.n,) or out.dtype.kind != "f":
-            raise ValueError(
-                f"{type(self).__name__}: out must be a float array of shape ({self.n},), got "
-                f"{_brief(out)}; make it with numpy.empty({self.n}, {str(self.dtype)!r})."
-            )
-        direct = out.dtype == self.dtype and out.flags.c_contiguous
-        return out if direct and not np.may_share_memory(x, out) else np.empty_like(x)
-
     def _split(self, x: Array) -> tuple[Array, Array | None]:
         """Return views on the coefficients, (outputs, features), and the intercept."""
         coefficients = self._outputs * self.shape[-1]
         W = x[:coefficients].reshape(self._outputs, -1)
         return W, x[coefficients:] if self.intercept else None
-
-    def _index(self, rows: Rows) -> Index:
-        """Return rows as a slice or an array of row numbers."""
-        if rows is None:
-            return EVERY
-        if isinstance(rows, slice):
-            return rows
-        index = np.asarray(rows)
-        if index.ndim != 1 or (index.dtype.kind not in "iu" and index.size):
-            raise ValueError(
-                f"{type(self).__name__}: rows must be a slice or a vector of row numbers, got "
-                f"{_brief(rows)}; for a mask give numpy.flatnonzero(mask)."
-            )
-        if index.size and not (-self.size <= index.min() and index.max() < self.size):
-            raise ValueError(
-                f"{type(self).__name__}: rows must lie in 0..{self.size - 1}, got "
-                f"{index.min()} to {index.max()}; draw them from range({self.size})."
-            )
-        return index.astype(np.intp, copy=False)
 
 
 def vector(name: str, y: ArrayLike, size: int | None = None) -> NDArray[Any]:
@@ -368,10 +306,3 @@ def logits_of(block: Matrix, W: Array, b: Array | None, scale: float) -> Array:
     if b is not None:
         logits += b[:, None]
     return logits
-
-
-def _brief(value: object) -> str:
-    """Describe an argument in a few words."""
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape} of {value.dtype}"
-    return f"{type(value).__name__} {value!r}"[:80]

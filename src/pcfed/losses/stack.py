@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pcfed.arrays import Array, Float64Array
 from pcfed.losses.base import Loss
 from pcfed.losses.features import Features, is_sparse
-from pcfed.losses.linear import EVERY, LinearModel, logits_of
+from pcfed.losses.linear import LinearModel, logits_of
+from pcfed.losses.samples import EVERY
 
 ROOM = 2**20
 """Features in a block at most: 4 MB in float32, so that it is in the cache for its second use."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -12,6 +14,14 @@ from pcfed.arrays import Array, Float64Array, frozen, real
 from pcfed.sets.base import ConvexSet, Hint, Linear, UnboundedError, norm, part, settle, shifted
 
 Slice = tuple[int, int | None]
+
+
+@runtime_checkable
+class Module(Protocol):
+    """What has named parameters: a ``torch.nn.Module``, which is not imported here."""
+
+    def named_parameters(self) -> Iterable[tuple[str, Any]]:
+        """Return the parameters in their order, each with its name."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -53,6 +63,58 @@ class Blocks(ConvexSet):
         known = [where for where, _ in given if where[0] >= 0 and (where[1] or -1) >= 0]
         if known:
             self._disjoint(sorted(slice(*where).indices(2**62)[:2] for where in known))
+
+    @classmethod
+    def for_module(cls, module: Module, sets: Mapping[str, ConvexSet]) -> Self:
+        """Return a set per named parameter of a PyTorch module; everything else is free.
+
+        The slices are those of `pcfed.losses.TorchLoss`: trainable parameters, in the order of
+        ``module.parameters()``. A set sees the parameter as a flat vector, row-major. There is an
+        example in `pcfed.losses.TorchLoss`.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            The model.
+        sets : mapping from str to ConvexSet
+            Names as in ``module.named_parameters()``.
+
+        Raises
+        ------
+        ValueError
+            If there is no such parameter, or its set has another number of entries.
+        """
+        if not isinstance(module, Module):
+            raise ValueError(
+                f"Blocks.for_module: module must be a torch.nn.Module, got "
+                f"{type(module).__name__}; give the one that TorchLoss gets."
+            )
+        if not isinstance(sets, Mapping) or not sets:
+            raise ValueError(
+                f"Blocks.for_module: sets must map names of parameters to sets, got {sets!r}; "
+                'give for example {"weight": L1Ball(1.0)}.'
+            )
+        spans, end = {}, 0
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                spans[name] = (end, end + int(parameter.numel()))
+                end = spans[name][1]
+        for name, member in sets.items():
+            if name not in spans:
+                near = difflib.get_close_matches(str(name)[:80], spans, n=1)
+                guess = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(
+                    f"Blocks.for_module: the module has no trainable parameter {name!r}; {guess}"
+                    f"Valid names are {', '.join(spans)}."
+                )
+            _member(f"Blocks.for_module: {name}", member)
+            start, stop = spans[name]
+            if member.n is not None and member.n != stop - start:
+                raise ValueError(
+                    f"Blocks.for_module: the set of {name!r} must have {stop - start} entries like "
+                    f"the parameter, got {member.n}; give a set of its size."
+                )
+        return cls((spans[name], member) for name, member in sets.items())
 
     def __repr__(self) -> str:
         return f"Blocks({{{', '.join(f'{where}: {member!r}' for where, member in self.blocks)}}})"
