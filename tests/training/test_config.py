@@ -10,6 +10,7 @@ import pytest
 
 from pcfed import FedAvg, FedProx, Local, PCFedAvg, Scaffold
 from pcfed.training import AgentSettings, load_config, read_config
+from pcfed.training.config import DURATION
 from tests.training.folders import FULL_CONFIG, OWN_CONFIG, SHARED, SHARED_CONFIG, folder_with
 
 
@@ -54,6 +55,7 @@ def test_defaults(tmp_path):
             "participation": 1.0,
             "seed": 0,
             "eval_every": 1,
+            "save_every": 10,
             "max_refusals": 100,
         },
         "defaults": {"constraint": "WholeSpace()", "coupling": 0.1},
@@ -106,7 +108,9 @@ def test_the_digest_changes_with_every_number(place, tmp_path):
     number = json.loads(FULL_CONFIG[slice(*place)])
     other = number + 1 if isinstance(number, int) else number / 2 + 0.25 * (number == 0)
     text = f"{FULL_CONFIG[: place[0]]}{other}{FULL_CONFIG[place[1] :]}"
-    assert digest(tmp_path, config=text) != digest(tmp_path, config=FULL_CONFIG)
+    key = FULL_CONFIG[: place[0]].split()[-2]
+    same = digest(tmp_path, config=text) == digest(tmp_path, config=FULL_CONFIG)
+    assert same == (key in DURATION)  # how long it goes on changes no number
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,6 @@ def test_the_digest_changes_with_every_number(place, tmp_path):
         ("exact = true", "exact = false"),
         ("intercept = false", "intercept = true"),
         ("agents.north", "agents.south"),
-        ("gap = 0.01", ""),
         ('"whole_space"', '"nonnegative"'),
         ("batch = 1.0", "batch = 1"),
     ],
