@@ -5,6 +5,8 @@ checkpoint.npz    the last round that was saved, beside it the one before
 history.jsonl     one record a line
 log.txt           what happened, with times
 result.npz        the models, once it has ended
+local.npz         the agents' own trainings, each alone, as a checkpoint
+outcome.json      what came of it, in figures (`pcfed.training.outcome`)
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class RunDirectory:
         self.checkpoint = path / "checkpoint.npz"
         self.history = path / "history.jsonl"
         self.result = path / "result.npz"
+        self.local = path / "local.npz"
+        self.outcome = path / "outcome.json"
         if path.exists():
             self._check()
 
