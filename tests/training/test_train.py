@@ -44,6 +44,7 @@ def test_the_command_trains_and_says_what_came_out(tmp_path):
         "history.jsonl",
         "lock",
         "log.txt",
+        "models.npz",
         "result.npz",
     }
     result = Result.load(run / "result.npz")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from pcfed.guarantees import Gap
 from pcfed.result import Result
+from pcfed.sets import ProjectionError
 from pcfed.simulate import Evaluation, run
 from pcfed.training.assemble import Assembled, assemble
 from pcfed.training.config import Config, load_config
+from pcfed.training.delivered import deliver
 from pcfed.training.directory import RunDirectory
 
 
@@ -102,6 +104,10 @@ class Job:
         folder.log(f"{result.status}: {result.message}")
         if result.status in ("finished", "stopped"):
             result.save(folder.result)
+            try:
+                deliver(self.config.model, self.made, result).save(folder.models)
+            except ProjectionError as error:
+                note(f"no models are handed out: {error}")
         return result
 
 
