@@ -96,7 +96,8 @@ class Delivered:
     def model(self, agent: str) -> Float64Array:
         """Return the flat vector of an agent, by its name, or of ``"average"``."""
         if agent in self.names:
-            return self.models[self.names.index(agent)]
+            own: Float64Array = self.models[self.names.index(agent)]
+            return own
         if agent == AVERAGE:
             return self.average
         raise ValueError(
