@@ -48,6 +48,7 @@ def test_the_command_trains_and_says_what_came_out(tmp_path):
         "lock",
         "log.txt",
         "outcome.json",
+        "models.npz",
         "result.npz",
     }
     result = Result.load(run / "result.npz")

@@ -47,6 +47,8 @@ def train(
     if result.status == "diverged":
         errors.print(f"[red]{escape(result.message)}[/red]", highlight=False, soft_wrap=True)
         raise typer.Exit(1)
+    if not job.folder.outcome.exists():  # it was told why
+        raise typer.Exit(1)
     outcome = Outcome.load(job.folder.outcome)
     console.print(summary(outcome))
     for sentence in (*outcome.notes, certificate(outcome)):

@@ -11,9 +11,11 @@ from typing import Any
 from pcfed.algorithms import Algorithm
 from pcfed.guarantees import Gap
 from pcfed.result import Result
+from pcfed.sets import ProjectionError
 from pcfed.simulate import Evaluation, run
 from pcfed.training.assemble import Assembled, assemble
 from pcfed.training.config import Config, load_config
+from pcfed.training.delivered import deliver
 from pcfed.training.directory import RunDirectory
 from pcfed.training.finish import alone, outcome_of
 
@@ -81,7 +83,12 @@ class Job:
                 if result.status not in ("finished", "stopped"):
                     return result
                 result.save(self.folder.result)
-                return self._finish(result, workers, watch_alone)
+                self.folder.outcome.unlink(missing_ok=True)  # of fewer rounds
+                try:
+                    return self._finish(result, workers, watch_alone)
+                except ProjectionError as error:
+                    note(f"no models are handed out: {error}")
+                    return result
 
     def _train(self, workers: int, callbacks: Sequence[Watcher], note: Tell) -> Result:
         """Run the training to its end, or until it is interrupted."""
@@ -106,7 +113,8 @@ class Job:
         return result
 
     def _finish(self, result: Result, workers: int, callbacks: Sequence[Watcher]) -> Result:
-        """Compare with agents that train alone, and save what came of it all."""
+        """Hand out the models, compare with agents that train alone, save what came of it."""
+        deliver(self.config.model, self.made, result).save(self.folder.models)
         why_not = self._not_alone()
         local = None
         if why_not is None:
