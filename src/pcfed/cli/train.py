@@ -23,13 +23,16 @@ def train(
         typer.Option(help="Folder of the training; runs/ and the file's name by default."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Agents side by side.")] = 1,
+    allow_import: Annotated[
+        bool, typer.Option("--allow-import", help="Run the file that model.module names.")
+    ] = False,
 ) -> None:
     """Train every agent's own model as a TOML file says.
 
     Everything is checked before anything is written. Stop it with Ctrl-C at any time, or let it be
     killed: the same command goes on from the last rounds that were saved, to the same bits.
     """
-    job = prepare(config, out)
+    job = prepare(config, out, allow_import=allow_import)
     with Display(job.config.training.rounds, job.made.problem.names) as display:
         result = job.run(
             workers=workers,
@@ -38,7 +41,8 @@ def train(
             tell=display.tell,
         )
     if result.status == "interrupted":
-        again = shlex.join(["pcfed", "train", str(config), *(["--out", str(out)] if out else [])])
+        options = [*(["--out", str(out)] if out else []), *["--allow-import"] * allow_import]
+        again = shlex.join(["pcfed", "train", str(config), *options])
         done = f"{result.state.round} of {job.config.training.rounds} rounds"
         errors.print(
             f"Stopped after {done}, all saved. Go on with: {escape(again)}", soft_wrap=True

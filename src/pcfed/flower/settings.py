@@ -50,8 +50,9 @@ from pcfed.problem import Agent
 from pcfed.sets import WholeSpace
 from pcfed.training.agents import KEYS, AgentSettings, checked_name, read_agent
 from pcfed.training.assemble import loss_of, matrix_of
-from pcfed.training.config import DTYPES, MODELS, Model
+from pcfed.training.config import DTYPES
 from pcfed.training.methods import read_algorithm
+from pcfed.training.model import MODELS, Model
 from pcfed.training.section import Section, read_toml
 from pcfed.training.sentences import brief, listed, shown
 from pcfed.training.tables import Table, read_table

@@ -19,7 +19,8 @@ from pcfed.guarantees import send_model
 from pcfed.losses import Loss
 from pcfed.result import Result, check_arrays, check_format
 from pcfed.training.assemble import Assembled
-from pcfed.training.config import Model
+from pcfed.training.model import Model
+from pcfed.training.modules import named_shapes
 from pcfed.training.sentences import brief, listed, near, shortened
 from pcfed.training.targets import Label
 
@@ -236,11 +237,14 @@ def deliver(model: Model, made: Assembled, result: Result) -> Delivered:
         layout=layout_of(made.problem.agents[0].loss),
         models=models,
         average=models.mean(axis=0),
+        module=model.module,
     )
 
 
 def layout_of(loss: Loss) -> Layout:
-    """Return the names and shapes of the parts of a linear model."""
+    """Return the names and shapes of the parts of a model."""
+    if (named := named_shapes(loss)) is not None:
+        return named
     layout = {"coefficients": loss.shape}
     return layout if loss.free is None else {**layout, "intercept": (loss.n - loss.free.start,)}
 
