@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import NoReturn
 
 MODULES = {
+    "init": "init",
     "train": "train",
     "reproduce": "reproduce",
     "bounds": "guarantees",
