@@ -42,8 +42,12 @@ def test_the_command_trains_and_says_what_came_out(tmp_path):
         "checkpoint.npz.previous",
         "config.json",
         "history.jsonl",
+        "local.npz",
+        "local.npz.lock",
+        "local.npz.previous",
         "lock",
         "log.txt",
+        "outcome.json",
         "models.npz",
         "result.npz",
     }

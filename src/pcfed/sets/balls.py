@@ -73,6 +73,10 @@ class Ball(ConvexSet):
         s = self._extreme(q)
         return s if center is None else s + center
 
+    def _budget(self, x: Float64Array) -> tuple[float, float]:
+        radius, center = self._ball
+        return self._size(x if center is None else x - center), radius
+
     @property
     def _scale(self) -> float:
         radius, center = self._ball

@@ -5,10 +5,12 @@ from pcfed.training.assemble import Assembled, assemble
 from pcfed.training.config import Config, Data, Model, Training, load_config, read_config
 from pcfed.training.delivered import Delivered, deliver
 from pcfed.training.directory import RunDirectory
+from pcfed.training.outcome import AgentOutcome, Outcome
 from pcfed.training.tables import Table, read_table
 from pcfed.training.train import Job, prepare
 
 __all__ = [
+    "AgentOutcome",
     "AgentSettings",
     "Assembled",
     "Config",
@@ -16,6 +18,7 @@ __all__ = [
     "Delivered",
     "Job",
     "Model",
+    "Outcome",
     "RunDirectory",
     "Table",
     "Training",

@@ -30,6 +30,7 @@
     save_every = 10             # rounds from one checkpoint to the next
     max_refusals = 100
     norm_limit = 1e6            # by default none
+    local_only = true           # whether agents train alone as well, for comparison
 
     [defaults]                  # for agents that say nothing else
     constraint = "whole_space"
@@ -64,7 +65,7 @@ from pcfed.training.sentences import brief, shortened, shown
 
 MODELS = ("softmax", "logistic", "least-squares")
 DTYPES = ("float64", "float32")
-DURATION = ("rounds", "gap", "save_every", "max_refusals")
+DURATION = ("rounds", "gap", "save_every", "max_refusals", "local_only")
 """Keys of ``[training]`` that change no number of any round."""
 
 SECTIONS = ("model", "data", "algorithm", "training", "defaults", "agents")
@@ -135,6 +136,8 @@ class Training:
         How many updates that are not finite may be refused.
     norm_limit : float or None
         The longest update that is not refused.
+    local_only : bool
+        Whether every agent trains alone as well, to compare with.
     """
 
     rounds: int
@@ -147,6 +150,7 @@ class Training:
     max_refusals: int
     gap: float | None
     norm_limit: float | None
+    local_only: bool
 
 
 @dataclass(frozen=True)
@@ -360,6 +364,7 @@ def _training(where: str, table: object) -> Training:
         max_refusals=section.count("max_refusals", 100, minimum=0),
         gap=section.optional_number("gap"),
         norm_limit=section.optional_number("norm_limit"),
+        local_only=section.flag("local_only", True),
     )
 
 
