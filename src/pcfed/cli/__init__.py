@@ -9,6 +9,8 @@ from typing import NoReturn
 MODULES = {
     "init": "init",
     "train": "train",
+    "predict": "models",
+    "export": "models",
     "reproduce": "reproduce",
     "bounds": "guarantees",
     "certify": "guarantees",
