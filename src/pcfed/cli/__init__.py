@@ -11,6 +11,8 @@ MODULES = {
     "train": "train",
     "predict": "models",
     "export": "models",
+    "report": "report",
+    "compare": "report",
     "reproduce": "reproduce",
     "bounds": "guarantees",
     "certify": "guarantees",
