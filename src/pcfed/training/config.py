@@ -12,6 +12,8 @@
     features = ["a", "b"]       # by default all columns but the target and the agent
     held_out = 0.2              # share of every agent's rows that is kept for testing
     dtype = "float64"           # or float32
+    standardize = false         # true: train on columns of one size; sets stay those of the models
+                                # that are delivered (`pcfed.training.standardize`)
 
     [algorithm]                 # by default exact PCFedAvg
     name = "PCFedAvg"           # PCFedAvg | FedAvg | FedProx | Scaffold | Local
@@ -106,6 +108,8 @@ class Data:
         Share of every agent's rows that is kept for testing, in [0, 1).
     dtype : {"float64", "float32"}
         The dtype of features and local steps.
+    standardize : bool
+        Whether columns are brought to one size by common means and scales before training.
     """
 
     file: str | None
@@ -114,6 +118,7 @@ class Data:
     features: tuple[str, ...] | None
     held_out: float
     dtype: str
+    standardize: bool
 
 
 @dataclass(frozen=True)
@@ -328,6 +333,7 @@ def _data(where: str, table: object) -> Data:
         features=section.names("features"),
         held_out=section.share("held_out", 0.2),
         dtype=section.choice("dtype", DTYPES, "float64"),
+        standardize=section.flag("standardize", False),
     )
     if (data.file is None) != (data.agent is None):
         given, missing = ("agent", "file") if data.file is None else ("file", "agent")

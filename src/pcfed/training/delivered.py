@@ -228,6 +228,12 @@ def deliver(model: Model, made: Assembled, result: Result) -> Delivered:
     """
     pairs = zip(made.problem.agents, result.models, strict=True)
     models = np.stack([send_model(agent, x) for agent, x in pairs])
+    if made.scaling is not None:
+        models = made.scaling.delivered(models)
+        for x, constraint in zip(models, made.constraints, strict=True):  # what rounding moved
+            part = x[: math.prod(made.problem.shape)]
+            constraint.project(part, out=part)
+        models += 0.0  # so that −0 is 0
     return Delivered(
         kind=model.kind,
         names=made.problem.names,

@@ -13,6 +13,8 @@ from pcfed.losses import LeastSquares, Loss
 from pcfed.problem import Problem
 from pcfed.result import Result
 from pcfed.sets import ProjectionError
+from pcfed.training.assemble import Assembled
+from pcfed.training.delivered import Delivered
 from pcfed.training.outcome import AgentOutcome, Outcome
 from pcfed.training.sentences import brief
 
@@ -39,42 +41,55 @@ def alone(problem: Problem, step: Schedule) -> Local:
 
 
 def outcome_of(
-    problem: Problem, result: Result, local: Result | None, notes: tuple[str, ...]
+    made: Assembled,
+    result: Result,
+    delivered: Delivered,
+    local: Result | None,
+    notes: tuple[str, ...],
 ) -> Outcome:
     """Return the figures of a training that has ended.
 
+    Budgets and distances are those of the models that are delivered; the objective and its gap are
+    of the problem that was solved, in the coordinates of the training.
+
     Parameters
     ----------
-    problem : Problem
+    made : Assembled
         The agents, with their held-out rows.
     result : Result
         What the run came to.
+    delivered : Delivered
+        The models.
     local : Result or None
         The agents' trainings alone.
     notes : tuple of str
         What a reader should know.
     """
-    found, reason = _certified(problem, result)
-    models = result.models if found is None else found.models
-    average = models.mean(axis=0)
-    scored = [agent.test for agent in problem.agents if agent.test is not None]
-    measure = _measure(scored[0] if scored else problem.agents[0].loss)
+    found, reason = _certified(made.problem, result)
+    models, trained = delivered.models, result.models
+    tested = np.vstack([models, delivered.average])
+    if made.scaling is not None:
+        trained, tested = made.scaling.delivered(trained), made.scaling.standardised(tested)
+    measure = _measure(made.problem.agents[0].loss)
+    coefficients = (
+        made.problem.n if (free := made.problem.agents[0].loss.free) is None else free.start
+    )
     rows = []
-    for i, agent in enumerate(problem.agents):
-        free = agent.loss.free
-        coefficients = models[i] if free is None else models[i, : free.start]
-        used, budget = agent.constraint.budget(coefficients) or (None, None)
+    for i, (agent, constraint) in enumerate(
+        zip(made.problem.agents, made.constraints, strict=True)
+    ):
+        used, budget = constraint.budget(models[i, :coefficients]) or (None, None)
         own = None if local is None else agent.feasible_set.project(local.models[i])
         rows.append(
             AgentOutcome(
-                agent=problem.names[i],
-                constraint=brief(agent.constraint, LONGEST),
+                agent=made.problem.names[i],
+                constraint=brief(constraint, LONGEST),
                 used=used,
                 budget=budget,
-                moved=float(result.history[-1].infeasibility[i]),
-                distance=float(np.linalg.norm(models[i] - average)),
-                score=_score(agent.test, models[i], measure),
-                average_score=_score(agent.test, average, measure),
+                moved=constraint.distance(trained[i, :coefficients]),
+                distance=float(np.linalg.norm(models[i] - delivered.average)),
+                score=_score(agent.test, tested[i], measure),
+                average_score=_score(agent.test, tested[-1], measure),
                 local_score=_score(agent.test, own, measure),
             )
         )

@@ -114,7 +114,8 @@ class Job:
 
     def _finish(self, result: Result, workers: int, callbacks: Sequence[Watcher]) -> Result:
         """Hand out the models, compare with agents that train alone, save what came of it."""
-        deliver(self.config.model, self.made, result).save(self.folder.models)
+        delivered = deliver(self.config.model, self.made, result)
+        delivered.save(self.folder.models)
         why_not = self._not_alone()
         local = None
         if why_not is None:
@@ -125,7 +126,7 @@ class Job:
                 why_not = f"No scores of agents alone: {local.message}"
         notes = () if why_not is None else (why_not,)
         found = None if notes else local
-        outcome_of(self.made.problem, result, found, notes).save(self.folder.outcome)
+        outcome_of(self.made, result, delivered, found, notes).save(self.folder.outcome)
         return result
 
     def _not_alone(self) -> str | None:
