@@ -155,7 +155,8 @@ class Engine:
             private = state.private_of(at)
             new = self.algorithm.commit(private, pending, state.server, facts, done_steps)
             for name, vectors in new.items():
-                state.private[name][at] = vectors
+                if vectors is not private[name] or not isinstance(at, slice):
+                    state.private[name][at] = vectors
             self.plan.pool.release(*pending.values())
         return outcome(State(state.algorithm, index + 1, server, state.private))
 
@@ -253,16 +254,17 @@ def _held_out(agent: Agent, x: Float64Array) -> tuple[float, float]:
 
 
 def _rows(team: list[int]) -> slice | list[int]:
-    """Return an index of the team's rows: a slice where they lie together."""
-    together = team[-1] - team[0] == len(team) - 1
-    return slice(team[0], team[-1] + 1) if together else team
+    """Return an index of the team's rows: a slice where they lie together, in their order."""
+    span = range(team[0], team[-1] + 1)
+    return slice(span.start, span.stop) if team == list(span) else team
 
 
 def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
     """Say for each agent whether all of its update is finite."""
     fine = np.ones(agents, np.bool_)
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows in (*update.sent.values(), *update.pending.values()):
+        arrays = {id(rows): rows for rows in (*update.sent.values(), *update.pending.values())}
+        for rows in arrays.values():
             if not np.isfinite(rows.sum()):  # seldom: look more closely
                 fine &= np.isfinite(rows).all(axis=1)
     return fine

@@ -160,6 +160,12 @@ class Delivered:
             scores: Float64Array = features @ W.T + parts.get("intercept", 0.0)
         return scores
 
+    def to_sklearn(self, agent: str) -> Any:
+        """Return a fitted estimator of scikit-learn; see `pcfed.training.exports.to_sklearn`."""
+        from pcfed.training.exports import to_sklearn
+
+        return to_sklearn(self, agent)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file (a NumPy archive, no pickle), whole or not at all.
 
