@@ -142,13 +142,14 @@ def _assemble(config: Config, module: Any) -> Assembled:
     matrices = [matrix_of(table, columns) for table in tables]
     warnings = [*found.warnings, *_constant(where, columns, matrices), *_single(config)]
     parts = [_held_out(config, i, len(X)) for i, X in enumerate(matrices)]
-    usual = Scaling.of(
-        [X[train] for X, (train, _) in zip(matrices, parts, strict=True)],
-        intercept=config.model.intercept,
-    )
-    scaling = usual if config.data.standardize else None
-    if scaling is None and module is None:
-        warnings += _uneven(where, columns, usual)
+    scaling = None
+    if module is None:
+        training = [X[train] for X, (train, _) in zip(matrices, parts, strict=True)]
+        sizes = Scaling.of(training, intercept=config.model.intercept)
+        if config.data.standardize:
+            scaling = sizes
+        else:
+            warnings += _uneven(where, columns, sizes)
     agents = []
     for agent, X, y, rows in zip(settings, matrices, found.values, parts, strict=True):
         with told(f"{where}: agents.{agent.name}"), np.errstate(all="ignore"):
@@ -280,8 +281,11 @@ def _constant(
 
 def _uneven(where: str, columns: Sequence[str], scaling: Scaling) -> Iterator[str]:
     """Yield a warning if columns are of very different sizes."""
-    small, large = int(np.argmin(scaling.scale)), int(np.argmax(scaling.scale))
-    ratio = scaling.scale[large] / scaling.scale[small]
+    sizes = np.where(scaling.scale == 1.0, np.nan, scaling.scale)  # 1: it may not vary at all
+    if np.isnan(sizes).all():
+        return
+    small, large = int(np.nanargmin(sizes)), int(np.nanargmax(sizes))
+    ratio = sizes[large] / sizes[small]
     if ratio > UNEVEN:
         yield (
             f"{where}: {brief(columns[large], 30)} is some {ratio:.0e} times as large as "

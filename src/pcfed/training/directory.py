@@ -55,9 +55,9 @@ class RunDirectory:
         self.result = path / "result.npz"
         self.local = path / "local.npz"
         self.outcome = path / "outcome.json"
-        before = self.checkpoint.with_name(self.checkpoint.name + ".previous")
-        trained = (self.checkpoint, before, self.history)
-        self.halvings = Halvings(path / "steps.json", trained)
+        saved = (self.checkpoint, self.local)
+        before = (file.with_name(f"{file.name}.previous") for file in saved)
+        self.halvings = Halvings(path / "steps.json", (*saved, *before, self.history))
         self.models = path / "models.npz"
         if path.exists():
             self._check()
