@@ -12,6 +12,7 @@ from rich.markup import escape
 from pcfed.cli.app import app, console, errors, say
 from pcfed.cli.display import Display, certificate, summary
 from pcfed.training.outcome import Outcome
+from pcfed.training.trackers import open_trackers
 from pcfed.training.train import prepare
 
 
@@ -26,6 +27,13 @@ def train(
     allow_import: Annotated[
         bool, typer.Option("--allow-import", help="Run the file that model.module names.")
     ] = False,
+    csv: Annotated[Path | None, typer.Option(help="The history as a CSV file, too.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="The history for TensorBoard, in this folder.")
+    ] = None,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="The history as a run of MLflow.")
+    ] = False,
 ) -> None:
     """Train every agent's own model as a TOML file says.
 
@@ -33,16 +41,21 @@ def train(
     killed: the same command goes on from the last rounds that were saved, to the same bits.
     """
     job = prepare(config, out, allow_import=allow_import)
-    with Display(job.config.training.rounds, job.made.problem.names) as display:
+    tracking = open_trackers(job, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
+    with Display(job.config.training.rounds, job.made.problem.names) as display, tracking:
+        tracking.tell = display.tell
         result = job.run(
             workers=workers,
-            callbacks=[display.watch],
+            callbacks=[display.watch, tracking.watch],
             watch_alone=[display.watch_alone],
             tell=display.tell,
         )
+        tracking.status = result.status
     if result.status == "interrupted":
-        options = [*(["--out", str(out)] if out else []), *["--allow-import"] * allow_import]
-        again = shlex.join(["pcfed", "train", str(config), *options])
+        given = {"--out": out, "--csv": csv, "--tensorboard": tensorboard}
+        options = [each for name, path in given.items() if path for each in (name, str(path))]
+        flags = [*["--mlflow"] * mlflow, *["--allow-import"] * allow_import]
+        again = shlex.join(["pcfed", "train", str(config), *options, *flags])
         done = f"{result.state.round} of {job.config.training.rounds} rounds"
         errors.print(
             f"Stopped after {done}, all saved. Go on with: {escape(again)}", soft_wrap=True

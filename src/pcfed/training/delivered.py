@@ -17,6 +17,7 @@ from pcfed.archive import load_arrays, save_arrays
 from pcfed.arrays import Float64Array, floating
 from pcfed.guarantees import send_model
 from pcfed.losses import Loss
+from pcfed.notebook import html_table
 from pcfed.result import Result, check_arrays, check_format
 from pcfed.training.assemble import Assembled
 from pcfed.training.model import Model
@@ -83,6 +84,13 @@ class Delivered:
 
     def __repr__(self) -> str:
         return f"Delivered({len(self.names)} {self.kind} models, {self.average.size} parameters)"
+
+    def _repr_html_(self) -> str:
+        pairs = [(name, self.model(name)) for name in dict.fromkeys((*self.names, AVERAGE))]
+        rows = [(name, *map(float, x[: len(self.columns)])) for name, x in pairs]
+        linear = self.kind in ("logistic", "least-squares") and len(self.columns) <= 12
+        columns = ("agent", *self.columns) if linear else ("agent",)
+        return html_table(repr(self), columns, rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
