@@ -13,6 +13,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -114,8 +116,12 @@ class LocalFederation:
         self._write("server.toml", SERVER.format(roster=roster, agents=agents))
 
     def up(self, *, secure: bool) -> Running:
-        """Start a SuperLink and a SuperNode for every agent that has a file here."""
-        if self.running is not None:
+        """Start a SuperLink and a SuperNode for every agent of the roster.
+
+        Where some of them run, only those that have ended are started again, as they were.
+        """
+        old = self.running
+        if old is not None and all(self.alive().values()):
             raise ValueError(
                 f"federation: {self.folder} has one that runs; take it down before you start it."
             )
@@ -127,25 +133,36 @@ class LocalFederation:
                 f"federation: {missing[0]} of the roster must have a file in {self.folder}, and "
                 "has none; write one, or take it off the roster."
             )
+        running = old or self._prepared(roster, secure)
+        port, secure, processes = running.port, running.secure, running.processes
+        ended = [
+            name
+            for name in ("SuperLink", *roster)
+            if name not in processes or not _alive(processes[name])
+        ]
+        if "SuperLink" in ended:
+            processes["SuperLink"] = self._start("SuperLink", self._link(port, secure))
+            self._note(running)
+            _wait_for(port)
+            ended.remove("SuperLink")
+        for name in ended:
+            if secure:  # a second time changes nothing
+                self._flwr("supernode", "register", self._key(name) + ".pub", NAME)
+            processes[name] = self._start(name, self._node(name, files[name], port, secure))
+            self._note(running)
+        return running
+
+    def _prepared(self, roster: Sequence[str], secure: bool) -> Running:
+        """Write what Flower needs; return the federation of which nothing runs yet."""
         self._write("app/pyproject.toml", PROJECT)  # Flower sends all of that folder to everybody
-        port = _free_port()
         keys = self.folder / "keys"
         if secure and not keys.exists():
             make_keys(keys, [HOST, "localhost"], roster)
+        port = _free_port()
         trust = f'root-certificates = "{keys / "ca.crt"}"' if secure else "insecure = true"
         config = f'[superlink.{NAME}]\naddress = "{HOST}:{port}"\n{trust}\n'
         self._write("flower/config.toml", config)
-        processes = {"SuperLink": self._start("SuperLink", self._link(port, secure))}
-        self._note(Running(port, secure, processes))
-        _wait_for(port)
-        if secure:
-            for name in roster:
-                self._flwr("supernode", "register", keys / f"{name}.key.pub", NAME)
-        for name in roster:
-            processes[name] = self._start(name, self._node(name, files[name], port, secure))
-        running = Running(port, secure, processes)
-        self._note(running)
-        return running
+        return Running(port, secure, {})
 
     def run(self) -> bool:
         """Train as the server's file says, from where it is; say whether it came to its end."""
@@ -161,11 +178,12 @@ class LocalFederation:
         running = self.running
         if running is None:
             return 0
-        for pid in running.processes.values():
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                if _alive(pid):
-                    os.killpg(pid, number)
-                    _wait_for_end(pid, 3.0)
+        groups = list(running.processes.values())
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for group in groups:
+                with suppress(ProcessLookupError):
+                    os.killpg(group, number)  # also what a SuperNode that died has left
+            _wait_for_end(groups, 5.0)
         self._facts.unlink()
         return len(running.processes)
 
@@ -216,7 +234,10 @@ class LocalFederation:
             return [*line, "--insecure"]
         keys = self.folder / "keys"
         line += ["--root-certificates", keys / "ca.crt"]
-        return [*line, "--auth-supernode-private-key", keys / f"{name}.key"]
+        return [*line, "--auth-supernode-private-key", self._key(name)]
+
+    def _key(self, name: str) -> str:
+        return str(self.folder / "keys" / f"{name}.key")
 
     def _start(self, name: str, line: list[Path | str | int]) -> int:
         """Start a process that outlives this one, and return its number."""
@@ -295,9 +316,18 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _wait_for_end(pid: int, seconds: float) -> None:
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _wait_for_end(groups: Sequence[int], seconds: float) -> None:
+    """Wait until no process of the groups runs."""
     end = time.monotonic() + seconds
-    while _alive(pid) and time.monotonic() < end:
+    while any(_alive(group) or _group_alive(group) for group in groups) and time.monotonic() < end:
         time.sleep(0.05)
 
 
