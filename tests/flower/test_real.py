@@ -16,6 +16,7 @@ from pcfed import PCFedAvg, Problem, run
 from pcfed.archive import load_arrays
 from pcfed.flower.local import LocalFederation
 from pcfed.flower.node import Node
+from pcfed.flower.progress import read_history
 from pcfed.flower.settings import agent_of, read_agent_file, read_server
 
 NAMES = ("agent-1", "agent-2", "agent-3")
@@ -42,20 +43,22 @@ def test_three_agents_over_tls_with_keys(federation):
     check = ["openssl", "verify", "-CAfile", folder / "keys" / "ca.crt", certificate]
     assert subprocess.run(check, capture_output=True, check=False).returncode == 0
     assert federation.run(), (folder / "logs" / "flwr.log").read_text()[-3000:]
-    facts = json.loads((folder / "server.json").read_text())
-    assert [entry["counted"] for entry in facts["history"]] == [list(NAMES)] * 2
+    training = federation.training
+    facts = json.loads((training / "result.json").read_text())
+    rounds = read_history(training / "history.jsonl", 9)
+    assert [entry["counted"] for entry in rounds] == [list(NAMES)] * 2
     assert facts["audit"].keys() == {"w_mean", "cv_mean", "cu_mean"}
     assert all(off < 1e-13 for off in facts["audit"].values())
 
     settings = read_server(folder / "server.toml")
     paths = [folder / f"{name}.toml" for name in NAMES]
-    agents = [agent_of(path, read_agent_file(path), settings.schema) for path in paths]
+    agents = [agent_of(path, read_agent_file(path).settings, settings.schema) for path in paths]
     method = PCFedAvg(step=0.5, penalty=1.0, exact=True)
     expected = run(Problem(agents), method, rounds=2, local_steps=20)
-    _, arrays = load_arrays(folder / "server.npz")
+    _, arrays = load_arrays(training / "checkpoint.npz")
     server = {key.removeprefix("server/"): vector for key, vector in arrays.items()}
     for i, name in enumerate(NAMES):
-        model = Node(name, agents[i], folder / f"{name}.example.npz").model(server, method)
+        model = Node(name, agents[i], folder / f"{name}.example").model(server, method)
         np.testing.assert_allclose(model, expected.models[i], rtol=0, atol=1e-12)
 
     sent_to_all = [path for path in (folder / "flower" / "apps").rglob("*") if path.is_file()]

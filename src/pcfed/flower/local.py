@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 
 from pcfed.files import write_atomically
 from pcfed.flower.keys import make_keys
+from pcfed.flower.places import RESULT, folder_of
 from pcfed.flower.settings import read_agent_file, read_server
 
 HOST = "127.0.0.1"
@@ -41,6 +42,7 @@ clientapp = "pcfed.flower.client_app:app"
 
 [tool.flwr.app.config]
 server = ""
+task = "train"
 """
 
 SERVER = """training = "example"
@@ -70,6 +72,8 @@ target = "kind"
 constraint = {{l1 = {radius}}}
 coupling = 0.1
 batch = 1.0
+certificate = true
+report = ["loss"]
 """
 
 
@@ -125,8 +129,14 @@ class LocalFederation:
             raise ValueError(
                 f"federation: {self.folder} has one that runs; take it down before you start it."
             )
-        roster = read_server(self.folder / "server.toml").terms.roster
-        files = {read_agent_file(path).name: path for path in self._agent_files()}
+        settings = read_server(self.folder / "server.toml")
+        files = {read_agent_file(path).settings.name: path for path in self._agent_files()}
+        roster = settings.terms.roster or tuple(files)
+        if len(roster) < settings.size:
+            raise ValueError(
+                f"federation: the roster has {settings.size} agents, and {self.folder} has files "
+                f"of {len(roster)}; write more, or make the roster smaller."
+            )
         missing = [name for name in roster if name not in files]
         if missing:
             raise ValueError(
@@ -164,14 +174,26 @@ class LocalFederation:
         self._write("flower/config.toml", config)
         return Running(port, secure, {})
 
-    def run(self) -> bool:
-        """Train as the server's file says, from where it is; say whether it came to its end."""
+    def run(self, task: str = "train", look: Callable[[], object] = lambda: None) -> bool:
+        """Train as the server's file says, from where it is; say whether it came to its end.
+
+        Parameters
+        ----------
+        task : {"train", "audit"}
+            Whether to train, or only to audit.
+        look : callable
+            Called a few times a second meanwhile.
+        """
         before = self._finished()
-        server = self.folder / "server.toml"
-        self._flwr(
-            "run", self.folder / "app", NAME, "--stream", "--run-config", f'server="{server}"'
-        )
+        config = f'server="{self.folder / "server.toml"}" task="{task}"'
+        self._flwr("run", self.folder / "app", NAME, "--stream", "--run-config", config, look=look)
         return self._finished() > before
+
+    @property
+    def training(self) -> Path:
+        """The folder of what the server keeps of the training."""
+        file = self.folder / "server.toml"
+        return folder_of(file, read_server(file).terms.training)
 
     def down(self) -> int:
         """Stop all processes and return how many there were."""
@@ -201,7 +223,7 @@ class LocalFederation:
         return {} if running is None else {k: _alive(v) for k, v in running.processes.items()}
 
     def _finished(self) -> int:
-        report = self.folder / "server.json"
+        report = self.training / RESULT
         return report.stat().st_mtime_ns if report.exists() else 0
 
     def _agent_files(self) -> list[Path]:
@@ -257,17 +279,18 @@ class LocalFederation:
             setpgroup=0,
         )
 
-    def _flwr(self, *arguments: object) -> None:
+    def _flwr(self, *arguments: object, look: Callable[[], object] = lambda: None) -> None:
         """Run Flower's command line; what it says goes to a log."""
-        line = [_program("flwr"), *arguments]
-        with (self.folder / "logs" / "flwr.log").open("ab") as log:
-            subprocess.run(
-                [str(each) for each in line],
-                env=self._environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
+        line = [str(each) for each in (_program("flwr"), *arguments)]
+        with (
+            (self.folder / "logs" / "flwr.log").open("ab") as log,
+            subprocess.Popen(
+                line, env=self._environment(), stdout=log, stderr=subprocess.STDOUT
+            ) as process,
+        ):
+            while process.poll() is None:
+                look()
+                time.sleep(0.2)
 
     def _environment(self) -> dict[str, str]:
         """Return the environment in which Flower does not look for the internet."""
