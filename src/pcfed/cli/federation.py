@@ -224,8 +224,10 @@ def _end(federation: LocalFederation, finished: bool) -> None:
     if finished:
         return
     facts = read_progress(federation.training / PROGRESS)
-    why = facts["why"] if facts.get("stage") == "failed" else "The run did not come to its end."
-    text = f"{why} More is in {federation.folder / 'logs'}."
+    why = "The run did not come to its end: Flower failed, or another run is at work."
+    if facts.get("stage") == "failed":
+        why = facts["why"]
+    text = f"{why} The same command goes on; more is in {federation.folder / 'logs'}."
     errors.print(f"[red]{escape(text)}[/red]", highlight=False, soft_wrap=True)
     raise typer.Exit(1)
 
@@ -261,8 +263,8 @@ def _show_result(training: Path) -> None:
         say(facts["no_certificate"])
     _show_audit(training)
     say(
-        f"{', '.join(facts['finished']) or 'Nobody'} confirmed the end after {facts['rounds']} "
-        "rounds and has its own model beside its own file; who is missing gets it by another run."
+        f"Ended after {facts['rounds']} rounds. Have confirmed it and now have their own models: "
+        f"{', '.join(facts['finished']) or 'nobody'}. Who is missing gets it by another run."
     )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import httpx
 from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
@@ -129,12 +130,15 @@ class GridPost:
         if not records:
             return []
         end = time.monotonic() + self._deadline
-        posted = [FlowerMessage(each, node, "query") for node, each in records.items()]
+        posted = [
+            FlowerMessage(each, node, "query", ttl=self._deadline)  # later is too late
+            for node, each in records.items()
+        ]
         numbers = self._grid.push_messages(posted)
         open_ = {number: node for number, node in zip(numbers, records, strict=False) if number}
         found: list[tuple[int, FlowerMessage]] = []
         while True:
-            for reply in self._grid.pull_messages(list(open_)):
+            for reply in self._pull(list(open_)):
                 node = open_.pop(reply.metadata.reply_to_message_id)
                 self._late.discard(node)
                 if reply.has_content():
@@ -153,6 +157,14 @@ class GridPost:
         self._late.update(open_.values())
         return found
 
+    def _pull(self, numbers: list[str]) -> Iterable[FlowerMessage]:
+        """Return the replies that are there; if the line is down, the next look may find them."""
+        try:
+            replies: Iterable[FlowerMessage] = self._grid.pull_messages(numbers)
+        except httpx.TransportError:
+            return []
+        return replies
+
 
 def roster_of(checkpoint: Path, size: int, post: GridPost) -> tuple[str, ...]:
     """Return the roster of a training that is known by its size only.
@@ -170,4 +182,10 @@ def roster_of(checkpoint: Path, size: int, post: GridPost) -> tuple[str, ...]:
     """
     if not checkpoint.exists():
         return post.first(size)
-    return tuple(Standing.load(checkpoint).terms["roster"])
+    roster = tuple(Standing.load(checkpoint).terms["roster"])
+    if len(roster) != size:
+        raise ValueError(
+            f"roster must be {len(roster)}, as many as the training began with, got {size}; give "
+            "that number, or the training another name."
+        )
+    return roster

@@ -50,6 +50,8 @@ def serve(grid: Grid, path: Path, task: str) -> None:
     settings = read_server(path)
     terms = settings.terms
     folder = folder_of(path, terms.training)
+    if task == "audit" and not (folder / CHECKPOINT).exists():
+        raise ValueError(f"{path}: there must be a training to audit, and none has begun; run it.")
     with (
         sole_user(folder / LOCK),
         Progress(folder / PROGRESS, training=terms.training, rounds=terms.rounds) as progress,
@@ -62,7 +64,9 @@ def serve(grid: Grid, path: Path, task: str) -> None:
             done = server.standing.round
             progress.note(roster=list(terms.roster), first=done, round=done)
             if task == "audit":
-                result = {**read_progress(folder / RESULT), **server.audited(), "rounds": done}
+                result = read_progress(folder / RESULT)
+                result = {k: v for k, v in result.items() if k not in ("audit", "no_audit")}
+                result |= server.audited()
             else:
                 server.run()
                 progress.note(round=server.standing.round)
