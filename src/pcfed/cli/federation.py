@@ -98,17 +98,19 @@ def down(folder: Folder = HERE) -> None:
 
 @federation_app.command()
 def keys(
-    agents: Annotated[list[str], typer.Argument(help="Names of the agents.")],
     host: Annotated[list[str], typer.Option(help="Names or addresses of the server.")],
+    agents: Annotated[
+        list[str] | None, typer.Argument(help="Names of agents who do not make their own keys.")
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Where to write.")] = Path("keys"),
 ) -> None:
-    """Make an authority, the server's certificate and a key for every agent."""
+    """Make an authority, the server's certificate and keys for agents."""
     from pcfed.flower.keys import make_keys
 
-    make_keys(folder, host, agents)
+    make_keys(folder, host, agents or [])
     say(
-        f"{folder}: give every agent ca.crt and its own .key; the server keeps server.crt, "
-        "server.key, ca.crt and all .pub files."
+        f"{folder}: give every agent ca.crt and its own .key, if there is one; the server keeps "
+        "server.crt, server.key, ca.crt and all .pub files."
     )
 
 

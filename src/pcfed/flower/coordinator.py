@@ -93,7 +93,7 @@ class Coordinator:
     def play(self) -> None:
         """Play one round, as often as it takes to have enough agents."""
         for attempt in range(self.terms.attempts):
-            self.watch(stage="training", round=self.standing.round, attempt=attempt + 1)
+            self._enter("training", attempt=attempt + 1)
             if self._attempt():
                 return
         raise TooFew(
@@ -161,7 +161,7 @@ class Coordinator:
         """
         done = self.standing.round
         if self._seen is None or self._seen.round != done:
-            self.watch(stage="certificate")
+            self._enter("certificate")
             self._seen = certify_together(self._ask_for_certificate, done)
         return self._seen
 
@@ -175,7 +175,7 @@ class Coordinator:
         TooFew
             If an agent of the roster does not answer.
         """
-        self.watch(stage="audit")
+        self._enter("audit")
         terms, server = self.terms, self.standing.server
         start = terms.algorithm.start(np.zeros((1, terms.n)))
         names = list(terms.algorithm.audited(*start))
@@ -201,7 +201,7 @@ class Coordinator:
         dict
             Who has heard it, each with what its owner allows to be told.
         """
-        self.watch(stage="finish")
+        self._enter("finish")
         more = {} if certified is None else {"certificate": certified.sentence}
         heard, _ = self._exchange("finish", {}, least=len(self.terms.roster), facts=more)
         return {name: told(heard[name]) for name in self.terms.roster if name in heard}
@@ -249,6 +249,10 @@ class Coordinator:
                 f"{what} needs the consent of all agents, and {_listed(self._unwilling)} did not "
                 "give it; the owner can, by certificate = true in the agent's file."
             )
+
+    def _enter(self, stage: str, **facts: int) -> None:
+        """Tell the watcher what comes next."""
+        self.watch(stage=stage, round=self.standing.round, **facts)
 
     def _ask_all(
         self,

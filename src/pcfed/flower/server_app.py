@@ -69,6 +69,5 @@ def serve(grid: Grid, path: Path, task: str) -> None:
                 result |= server.audited()
             else:
                 server.run()
-                progress.note(round=server.standing.round)
                 result = server.conclude()
         write_atomically(folder / RESULT, json.dumps(result, indent=1).encode())
