@@ -108,6 +108,7 @@ def test_from_the_files_to_every_agents_model(folder):
         np.testing.assert_allclose(arrays["model"], model, rtol=0, atol=1e-12)
         assert about["labels"] == ["x", "y", "z"]
         assert (folder / f"{name}.example" / "report.html").exists()
+        assert (folder / f"{name}.example").stat().st_mode & 0o077 == 0
     kept = {path.name for path in (folder / "server.example").iterdir()}
     assert kept == {"checkpoint.npz", "history.jsonl", "lock", "progress.json", "result.json"}
 
@@ -127,8 +128,9 @@ def test_what_owners_say_is_obeyed(folder):
 def test_the_first_that_come_are_the_roster_and_stay_it(folder):
     change(folder, 'roster = ["agent-1", "agent-2", "agent-3"]', "roster = 2")
     change(folder, "minimum = 3", "minimum = 2")
+    (folder / "broken.toml").write_text("name = 3")  # it does not even say its name
     with pytest.raises(TooFew, match=r"needs 2 agents, and in 0.2 seconds only agent-3 came; st"):
-        train(folder, grid_of(folder, ["agent-3"]))
+        train(folder, grid_of(folder, ["agent-3", "broken"]))
     assert not (folder / "server.example" / "checkpoint.npz").exists()
     train(folder, grid_of(folder, ["agent-3", "agent-1"]))
     about, _ = load_arrays(folder / "server.example" / "checkpoint.npz")

@@ -46,9 +46,9 @@ class Certified:
     objective : float
         $f(\hat x)$.
     gap : float or None
-        $f(\hat x) - f^* \le$ ``gap``; None if a loss is not convex, infinite without a bound.
+        $f(\hat x) - f^* \le$ ``gap``; None if there is no such number.
     reason : str or None
-        Why there is no finite gap.
+        Why there is none.
     """
 
     round: int
@@ -122,7 +122,7 @@ def certify_together(ask: Ask, rounds: int) -> Certified:
     for name, gap in gaps.items():
         if not math.isfinite(gap):
             why = f"the set of {name} has no bound along its gradient"
-            return Certified(rounds, objective, math.inf, why)
+            return Certified(rounds, objective, None, why)
     return Certified(rounds, objective, sum(gaps.values()), None)
 
 

@@ -140,6 +140,7 @@ class Node:
         ValueError
             If the message is not for the state that this agent is in.
         """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it is nobody else's
         with sole_user(self.folder / LOCK):
             return self._answer(message)
 

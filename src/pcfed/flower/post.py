@@ -113,8 +113,9 @@ class GridPost:
             hello = to_records(Message("hello", {}))
             for node, reply in self._ask(dict.fromkeys(nodes - set(self._names), hello)):
                 try:
-                    name = from_records(reply.content).facts.get("name")
-                    self._names[node] = checked_name("hello", str(name))
+                    said = from_records(reply.content)
+                    if said.kind == "hello":
+                        self._names[node] = checked_name("hello", str(said.facts.get("name")))
                 except ValueError:
                     continue  # it is none of ours
         self._watch(here=sorted(set(self._names.values())))
