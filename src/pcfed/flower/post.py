@@ -129,7 +129,10 @@ class GridPost:
         if not records:
             return []
         end = time.monotonic() + self._deadline
-        posted = [FlowerMessage(each, node, "query") for node, each in records.items()]
+        posted = [
+            FlowerMessage(each, node, "query", ttl=self._deadline)  # later is too late
+            for node, each in records.items()
+        ]
         numbers = self._grid.push_messages(posted)
         open_ = {number: node for number, node in zip(numbers, records, strict=False) if number}
         found: list[tuple[int, FlowerMessage]] = []
