@@ -29,6 +29,9 @@ HOST = "127.0.0.1"
 NAME = "pcfed"
 """How Flower's configuration calls this federation."""
 
+MISSED = 120.0
+"""Seconds after which Flower has surely noticed that a SuperNode died: two heartbeats."""
+
 PROJECT = """[project]
 name = "pcfed-federation"
 version = "1.0.0"
@@ -156,11 +159,29 @@ class LocalFederation:
             _wait_for(port)
             ended.remove("SuperLink")
         for name in ended:
-            if secure:  # a second time changes nothing
-                self._flwr("supernode", "register", self._key(name) + ".pub", NAME)
-            processes[name] = self._start(name, self._node(name, files[name], port, secure))
+            line = self._node(name, files[name], port, secure)
+            if name in processes:
+                processes[name] = self._start_again(name, line)
+            else:
+                if secure:
+                    self._flwr("supernode", "register", self._key(name) + ".pub", NAME)
+                processes[name] = self._start(name, line)
             self._note(running)
         return running
+
+    def _start_again(self, name: str, line: list[Path | str | int]) -> int:
+        """Start a SuperNode that died; Flower takes its key again once it has missed it."""
+        log, end = self.folder / "logs" / f"{name}.log", time.monotonic() + MISSED
+        while True:
+            before = log.stat().st_size
+            pid = self._start(name, line)
+            while _alive(pid) and b"SuperNode ID" not in log.read_bytes()[before:]:
+                if time.monotonic() > end:
+                    return pid
+                time.sleep(0.2)
+            if _alive(pid) or time.monotonic() > end:
+                return pid
+            time.sleep(3.0)
 
     def _prepared(self, roster: Sequence[str], secure: bool) -> Running:
         """Write what Flower needs; return the federation of which nothing runs yet."""
