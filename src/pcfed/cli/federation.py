@@ -10,6 +10,7 @@ import typer
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from pcfed.cli.app import app, console, errors, say
 
@@ -150,7 +151,7 @@ class View:
             return
         facts = read_progress(self._progress)
         if self._live:
-            self._live.update(escape("\n".join(told(facts, time.time()))))
+            self._live.update(Text("\n".join(told(facts, time.time()))))
             return
         self._seen = max(self._seen, facts.get("first", 0))
         for entry in read_history(self._history, ROUNDS):

@@ -137,7 +137,7 @@ def _page(
         "Use of its budget": "it has no size" if use is None else f"{100 * use:.4g} %",
         "Certificate": str(facts.get("certificate", "There is none.")),
     }
-    models = {f"{name}'s own model": feasible}
+    models = {"its own model": feasible}
     if average is not None:
         models["the average of all agents"] = np.asarray(average, np.float64)
     table = "".join(
@@ -170,11 +170,11 @@ th:first-child {{ text-align: left }} tr {{ border-bottom: 1px solid #8886 }}
 </style>
 <h1>{name}: its own model</h1>
 <p>The model is in <code>{model}</code>, inside the constraint. This page and that file stay with
-{name}; nobody else has them.</p>
+{name}; only a certificate, if its owner agrees, sends the model to the server, to be summed.</p>
 <dl>{facts}</dl>
 <h2>On its own {size} rows</h2>
 <table>
-<tr><th scope=col>model<th scope=col>loss<th scope=col>accuracy<th scope=col>distance from the set
+<tr><th scope=col>model<th scope=col>loss<th scope=col>accuracy or R²<th scope=col>distance from set
 {table}
 </table>
 </html>
