@@ -183,6 +183,7 @@ def test_who_is_late_is_told_and_counts_as_absent(folder):
     facts = read_progress(folder / "server.example" / "progress.json")
     assert (facts["stage"], facts["late"], facts["round"]) == ("done", ["agent-2"], 2)
     assert "late: agent-2" in told(facts)
+    assert facts["began"] <= facts["since"] <= facts["updated"]
 
 
 def test_a_mistake_stays_with_its_agent(folder, caplog):

@@ -85,6 +85,7 @@ def status(folder: Folder = HERE) -> None:
     training = federation.training
     if facts := read_progress(training / PROGRESS):
         say("\n".join(told(facts)))
+        say(f"This was written {time.time() - facts['updated']:.0f} s ago.")
     _show_history(training)
     _show_result(training)
 
@@ -179,19 +180,22 @@ def told(facts: dict[str, Any], now: float | None = None) -> list[str]:
     Examples
     --------
     >>> facts = {"stage": "training", "round": 3, "rounds": 9, "first": 1, "began": 100.0,
-    ...          "updated": 160.0, "roster": ["a", "b"], "here": ["a"], "late": ["a"]}
+    ...          "since": 160.0, "updated": 170.0, "roster": ["a", "b"], "here": ["a"],
+    ...          "late": ["a"]}
     >>> print(*told(facts), sep="\n")
-    training: 3 of 9 rounds done, 60 s, about 180 s left
+    training: 3 of 9 rounds done, 70 s, about 170 s left
     here: a
     away: b
     late: a
     """
     done, rounds = facts.get("round", 0), facts["rounds"]
-    spent = (facts["updated"] if now is None else now) - facts["began"]
+    now = facts["updated"] if now is None else now
+    spent = now - facts["began"]
     line = f"{facts['stage']}: {done} of {rounds} rounds done, {spent:.0f} s"
     new = done - facts.get("first", done)
     if facts["stage"] == "training" and new:
-        line += f", about {spent / new * (rounds - done):.0f} s left"
+        pace = (facts["since"] - facts["began"]) / new
+        line += f", about {max(0.0, pace * (rounds - done) - now + facts['since']):.0f} s left"
     if facts.get("attempt", 1) > 1 and facts["stage"] == "training":
         line += f", attempt {facts['attempt']}"
     here = facts.get("here", [])

@@ -30,8 +30,11 @@ class Progress:
         self._facts: dict[str, Any] = {"stage": "starting", "began": time.time(), **facts}
 
     def note(self, **facts: Any) -> None:
-        """Add facts, or replace older ones."""
-        self._facts |= {**facts, "updated": time.time()}
+        """Add facts, or replace older ones; since when a round is going on is added by itself."""
+        now = time.time()
+        if "round" in facts and facts["round"] != self._facts.get("round"):
+            self._facts["since"] = now
+        self._facts |= {**facts, "updated": now}
         write_atomically(self._path, json.dumps(self._facts).encode())
 
     def __enter__(self) -> Progress:
