@@ -2,6 +2,7 @@
 
 import html
 import re
+import unicodedata
 from pathlib import Path
 
 from latex2mathml.converter import convert
@@ -15,8 +16,11 @@ OUTSIDE = ("C*.md", "SECURITY.md", "benchmarks/*.md", "examples/*.ipynb")
 """What pages link to beside themselves; GitHub shows it where it is, the site needs a copy."""
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
-WIDE = re.compile(r"<mo>([a-z]+|/|&#x0002F;)</mo>")
+NAME = re.compile(r"<mo>([a-z]+|/|&#x0002F;)</mo>")
 """Names and slashes, around which browsers leave too much room."""
+
+VARIANT = re.compile(r'<mi mathvariant="(bold|double-struck)">(\w)</mi>')
+"""Letters of which browsers know only the characters."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -46,7 +50,20 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 def _mathml(found: re.Match[str]) -> str:
     """Return one formula as MathML; a command that the converter does not know is an error."""
     formula = html.unescape(found[2]).strip().replace(r"\arg", r"\operatorname{arg}")
+    if found[1] == "div":
+        formula = re.sub(r"\\(min|max)_", r"\\\1\\limits_", formula)
     made = convert(formula, display="block" if found[1] == "div" else "inline").replace(r"\_", "_")
     if "\\" in made or "<mi>&</mi>" in made:
         raise PluginError(f"docs: no MathML for {formula}: {made}")
-    return WIDE.sub(r'<mo lspace="0" rspace="0.1em">\1</mo>', made)
+    made = made.replace("<mi>&#x003A0;", '<mi mathvariant="normal">&#x003A0;')  # the projection
+    made = NAME.sub(r'<mo lspace="0" rspace="0.1em">\1</mo>', made)
+    return VARIANT.sub(lambda letter: f"<mi>{_character(*letter.groups())}</mi>", made)
+
+
+def _character(variant: str, letter: str) -> str:
+    """Return the bold or double-struck form of a letter."""
+    name = f"{variant.upper()} {'CAPITAL' if letter.isupper() else 'SMALL'} {letter.upper()}"
+    try:
+        return unicodedata.lookup(f"MATHEMATICAL {name}")
+    except KeyError:  # ℝ and some others have a name of their own
+        return unicodedata.lookup(name)
