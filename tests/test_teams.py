@@ -112,6 +112,23 @@ def test_agents_with_other_steps_batches_or_dtypes_are_in_teams_of_their_own():
     assert result.status == "finished"
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_a_team_in_another_order_than_the_roster_keeps_to_its_own_rows(algorithm, monkeypatch):
+    rng = np.random.default_rng(0)
+    sets = [L1Ball(0.1), L2Ball(0.2), L1Ball(3.0), L2Ball(5.0), L1Ball(9.0)]
+    agents = []
+    for samples, each in zip((10, 40, 20, 30, 50), sets, strict=True):
+        X, y = rng.normal(size=(samples, 4)), rng.normal(size=samples)
+        agents.append(Agent(LeastSquares(X, y), each, coupling=0.1))
+    problem = Problem(agents)
+    plan = Plan(problem, local_steps=1, batch=1.0, sampling="blocks", participation=1.0, seed=0)
+    assert plan.teams(0, range(5), [1] * 5) == [[0, 2, 3, 1, 4]]
+    together = bits(problem, algorithm)
+    monkeypatch.setattr(plans, "MOST", 1)
+    states = slice(0, -RUN["rounds"])
+    assert bits(problem, algorithm)[states] == together[states]
+
+
 def test_one_projection_that_fails_does_not_spoil_the_team():
     class Broken(L2Ball):
         def _project(self, x, hint):

@@ -253,9 +253,9 @@ def _held_out(agent: Agent, x: Float64Array) -> tuple[float, float]:
 
 
 def _rows(team: list[int]) -> slice | list[int]:
-    """Return an index of the team's rows: a slice where they lie together."""
-    together = team[-1] - team[0] == len(team) - 1
-    return slice(team[0], team[-1] + 1) if together else team
+    """Return an index of the team's rows: a slice where they lie together, in their order."""
+    span = range(team[0], team[-1] + 1)
+    return slice(span.start, span.stop) if team == list(span) else team
 
 
 def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:

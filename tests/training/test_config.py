@@ -46,6 +46,7 @@ def test_defaults(tmp_path):
             "target": "load",
             "held_out": 0.2,
             "dtype": "float64",
+            "standardize": False,
         },
         "algorithm": {"name": "PCFedAvg", "step": "auto", "penalty": "auto", "exact": True},
         "training": {
@@ -57,6 +58,7 @@ def test_defaults(tmp_path):
             "eval_every": 1,
             "save_every": 10,
             "max_refusals": 100,
+            "local_only": True,
         },
         "defaults": {"constraint": "WholeSpace()", "coupling": 0.1},
         "agents": {

@@ -20,9 +20,9 @@ from tests.training.folders import OWN_CONFIG, folder_with
 CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 30\nbatch = 0.5\nsave_every = 4")
 
 
-def command(folder, *arguments):
+def command(folder, *arguments, name="train"):
     """Run the real command in a folder."""
-    line = [sys.executable, "-m", "pcfed", "train", *arguments]
+    line = [sys.executable, "-m", "pcfed", name, *arguments]
     wide = {**os.environ, "COLUMNS": "120"}
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=wide)
 
@@ -42,8 +42,13 @@ def test_the_command_trains_and_says_what_came_out(tmp_path):
         "checkpoint.npz.previous",
         "config.json",
         "history.jsonl",
+        "local.npz",
+        "local.npz.lock",
+        "local.npz.previous",
         "lock",
         "log.txt",
+        "outcome.json",
+        "models.npz",
         "result.npz",
     }
     result = Result.load(run / "result.npz")

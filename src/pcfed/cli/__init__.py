@@ -7,7 +7,12 @@ from importlib import import_module
 from typing import NoReturn
 
 MODULES = {
+    "init": "init",
     "train": "train",
+    "predict": "models",
+    "export": "models",
+    "report": "report",
+    "compare": "report",
     "reproduce": "reproduce",
     "bounds": "guarantees",
     "certify": "guarantees",

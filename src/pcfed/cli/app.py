@@ -36,7 +36,7 @@ def run_app() -> NoReturn:
     """Run the application; a mistake ends in one sentence and exit code 2."""
     try:
         app(standalone_mode=True)
-    except (ValueError, DataError, FileError) as mistake:
+    except (ValueError, DataError, FileError, ImportError) as mistake:
         errors.print(f"[red]{escape(str(mistake))}[/red]", highlight=False, soft_wrap=True)
         sys.exit(2)
     sys.exit(0)

@@ -70,7 +70,8 @@ def send_model(agent: Agent, model: Array) -> Float64Array:
     model : array of shape (n,)
         Its model $x_i$, feasible or not.
     """
-    return agent.feasible_set.project(np.asarray(model, np.float64)).astype(np.float64, copy=False)
+    feasible = agent.feasible_set.project(np.asarray(model, np.float64))
+    return feasible.astype(np.float64, copy=False) + 0.0  # so that −0 is 0
 
 
 def send_slope(agent: Agent, model: Array, average: Array) -> Slope:
@@ -142,6 +143,13 @@ class Certificate:
     shares: Float64Array
     witness: Float64Array
     reason: str | None = None
+
+    @property
+    def relative_gap(self) -> float | None:
+        r"""The gap as a share of $|f(\hat x)|$; None where there is no gap."""
+        if self.gap is None or self.gap == 0:
+            return self.gap
+        return self.gap / abs(self.objective) if self.objective else math.inf
 
     def __repr__(self) -> str:
         bound = f"gap {self.gap:.3g}" if self.reason is None else f"no gap: {self.reason}"

@@ -99,7 +99,7 @@ def _losses(c: Comparison) -> Chart:
             "Loss by round",
             f"Line chart of the loss over rounds. At the end: {said}.",
             list(_lines(c, lambda r: r.loss)),
-            _layout("round", "loss"),
+            layout_of("round", "loss"),
         )
     ]
     steps = {method.name: method.local_steps for method in c.setting.methods}
@@ -111,7 +111,7 @@ def _losses(c: Comparison) -> Chart:
                 list(
                     _lines(c, lambda r: r.loss, over=lambda name: lambda r: r.round * steps[name])
                 ),
-                _layout("local steps of an agent", "loss"),
+                layout_of("local steps of an agent", "loss"),
             )
         )
         caption = "Left, what a round buys; right, what the same amount of local work buys."
@@ -125,7 +125,7 @@ def _losses(c: Comparison) -> Chart:
                 "Loss by bytes sent",
                 f"Line chart of the loss over bytes sent. In all rounds: {sent}.",
                 list(_lines(c, lambda r: r.loss, over=_sent_megabytes)),
-                _layout("megabytes sent, up and down", "loss"),
+                layout_of("megabytes sent, up and down", "loss"),
             )
         )
         caption = f"Sent by all agents and the server together: {sent}."
@@ -143,7 +143,7 @@ def _infeasibility(c: Comparison) -> Chart:
     if top <= FEASIBLE:
         said = "Nothing to draw: no method left any agent's set in any evaluated round."
         return Chart(title, said, [])
-    layout = _layout("round", "distance")
+    layout = layout_of("round", "distance")
     layout["yaxis"] |= {"range": [-0.04 * top, 1.06 * top]}
     panels = []
     for i, budget in enumerate(c.setting.budgets):
@@ -186,7 +186,7 @@ def _budgets(c: Comparison, measured: Sequence[MethodMeasures]) -> Chart:
                 "meta": {"method": method.name, "colour": looks[method.name].colour},
             }
         )
-    layout = _layout("", "% of budget")
+    layout = layout_of("", "% of budget")
     layout["shapes"] = [
         {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100, "y1": 100, "name": "budget"}
     ]
@@ -229,7 +229,7 @@ def _lines(
     for name in order:
         style = looks[name]
         curve = c.curve(name, quantity)
-        x = _short(c.curve(name, over(name)).mean)
+        x = short(c.curve(name, over(name)).mean)
         if len(c.results[name]) > 1:
             yield from _band(name, style, x, curve)
         trace: Trace = {
@@ -237,13 +237,13 @@ def _lines(
             "mode": "lines",
             "name": escape(name),
             "x": x,
-            "y": _short(curve.mean),
+            "y": short(curve.mean),
             "line": {"dash": style.dash, "width": style.width},
             "hovertemplate": "%{y:.4g}",
             "meta": {"method": name, "colour": style.colour},
         }
         if len(c.results[name]) > 1:
-            spread = zip(_short(curve.low), _short(curve.high), strict=True)
+            spread = zip(short(curve.low), short(curve.high), strict=True)
             trace["customdata"] = [list(pair) for pair in spread]
             trace["hovertemplate"] += " (%{customdata[0]:.4g} to %{customdata[1]:.4g})"
         yield trace
@@ -256,7 +256,7 @@ def _band(name: str, style: Style, x: list[float], curve: Curve) -> Iterator[Tra
             "type": "scatter",
             "mode": "lines",
             "x": x,
-            "y": _short(edge),
+            "y": short(edge),
             "fill": fill,
             "line": {"width": 0},
             "hoverinfo": "skip",
@@ -272,12 +272,12 @@ def _spread(c: Comparison) -> str:
     )
 
 
-def _short(values: Float64Array) -> list[float]:
+def short(values: Float64Array) -> list[float]:
     """Return values with five significant digits, which is more than a screen shows."""
     return [float(f"{value:.5g}") for value in values]
 
 
-def _layout(x: str, y: str) -> dict[str, Any]:
+def layout_of(x: str, y: str) -> dict[str, Any]:
     """Return titled axes; what is hovered over is named like the x axis."""
     hover = {"unifiedhovertitle": {"text": f"{x}: %{{x}}"}} if x else {}
     return {"xaxis": {"title": {"text": x}, **hover}, "yaxis": {"title": {"text": y}}}

@@ -6,9 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from pcfed import data
 from pcfed.data import Dataset
@@ -21,7 +19,7 @@ from pcfed.report.certified import Certified, certified
 from pcfed.report.charts import Chart, Style, charts, styles
 from pcfed.report.findings import differences, findings, in_short
 from pcfed.report.measures import NONZERO, MethodMeasures, measure
-from pcfed.report.optional import optional
+from pcfed.report.render import render
 from pcfed.report.theorem import Theorem, theorem
 from pcfed.report.weights import QUANTILE, Pictures, pictures
 
@@ -127,7 +125,7 @@ def write_report(
     sections = [_section(each.slug, each, load(each.setting.data)) for each in comparisons]
     found = claims(comparisons, rates, race)
     page = _render(sections, found, facts or {}, rates, race)
-    write_atomically(Path(path), page.encode())
+    write_atomically(Path(path), page)
 
 
 def _section(place: str, comparison: Comparison, dataset: Dataset) -> Section:
@@ -152,18 +150,16 @@ def _render(
     facts: Mapping[str, str],
     rates: Rates | None,
     race: Race | None,
-) -> str:
-    """Fill the template; everything but our own style and scripts is escaped."""
-    jinja = optional("jinja2")
+) -> bytes:
+    """Fill the template."""
     proved = theorem(rates) if rates else None
     near = certified(race) if race else []
     drawn: list[Section | Theorem | Certified] = [*sections, *near]
     if proved:
         drawn.append(proved)
-    environment = jinja.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja.StrictUndefined
-    )
-    page: str = environment.from_string(_asset("template.html")).render(
+    return render(
+        "template.html",
+        drawn,
         sections=sections,
         experiments=_by_experiment(sections),
         claims=_by_source_and_claim(found),
@@ -176,12 +172,7 @@ def _render(
         quantile=QUANTILE,
         theorem=proved,
         certified=near,
-        figures=_figures(drawn),
-        style=_asset("style.css"),
-        script=_asset("page.js"),
-        plotly=optional("plotly.offline").get_plotlyjs(),
     )
-    return page
 
 
 def _by_experiment(sections: Sequence[Section]) -> dict[str, list[Section]]:
@@ -198,17 +189,3 @@ def _by_source_and_claim(found: Sequence[Claim]) -> dict[str, dict[str, list[Cla
     for claim in found:
         grouped.setdefault(claim.source, {}).setdefault(claim.claim, []).append(claim)
     return grouped
-
-
-def _figures(sections: Sequence[Section | Theorem | Certified]) -> dict[str, Any]:
-    """Return every panel as Plotly takes it, by the id of its place in the page."""
-    return {
-        f"{section.id}-{i}-{j}": {"data": panel.data, "layout": panel.layout}
-        for section in sections
-        for i, chart in enumerate(section.charts)
-        for j, panel in enumerate(chart.panels)
-    }
-
-
-def _asset(name: str) -> str:
-    return files("pcfed.report").joinpath(name).read_text("utf-8")

@@ -7,12 +7,14 @@ from pcfed.sets.boxes import Box, NonNegative, WholeSpace
 from pcfed.sets.combine import Blocks, Scaled, Translated
 from pcfed.sets.cones import PSDCone, SecondOrderCone
 from pcfed.sets.custom import CustomSet
+from pcfed.sets.ellipsoid import Ellipsoid
 from pcfed.sets.intersection import Intersection
 from pcfed.sets.nuclear import NuclearBall
 from pcfed.sets.parse import parse_set
 from pcfed.sets.polyhedra import Polyhedron
 from pcfed.sets.rows import SetRows, project_l1_balls, project_simplices
 from pcfed.sets.simplex import Simplex
+from pcfed.sets.stretched import stretched
 
 __all__ = [
     "Affine",
@@ -20,6 +22,7 @@ __all__ = [
     "Box",
     "ConvexSet",
     "CustomSet",
+    "Ellipsoid",
     "GroupL1Ball",
     "Halfspace",
     "Hint",
@@ -43,4 +46,5 @@ __all__ = [
     "parse_set",
     "project_l1_balls",
     "project_simplices",
+    "stretched",
 ]

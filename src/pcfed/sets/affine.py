@@ -131,6 +131,9 @@ class Halfspace(_OneRow):
     def _bounded(self, along: float) -> bool:
         return along <= 0.0
 
+    def _budget(self, x: Float64Array) -> tuple[float, float]:
+        return float(self.a @ x), self.b
+
     def _linear(self, n: int) -> Linear:
         a, b, _ = self._row
         return Linear(a[None], np.array([b]), np.zeros((0, n)), np.zeros(0))

@@ -73,6 +73,10 @@ class Ball(ConvexSet):
         s = self._extreme(q)
         return s if center is None else s + center
 
+    def _budget(self, x: Float64Array) -> tuple[float, float]:
+        radius, center = self._ball
+        return self._size(x if center is None else x - center), radius
+
     @property
     def _scale(self) -> float:
         radius, center = self._ball
@@ -106,17 +110,7 @@ class L1Ball(Ball):
     def __post_init__(self) -> None:
         freeze_ball(self, self.radius, self.center)
         if self.weights is not None:
-            w = frozen("L1Ball: weights", self.weights, ndim=1)
-            if not w.min() > 0:
-                raise ValueError(
-                    f"L1Ball: weights must be > 0, got {w.min()} at index {w.argmin()}; "
-                    "use Blocks to leave entries free."
-                )
-            if not (w.min() >= 1.0 / LARGEST and w.max() <= LARGEST):
-                raise ValueError(
-                    f"L1Ball: weights must be from {1.0 / LARGEST} to {LARGEST}, got "
-                    f"{w.min()} to {w.max()}; rescale them and the radius."
-                )
+            w = checked_weights("L1Ball", self.weights)
             same_length("L1Ball", "weights", w, self.center)
             object.__setattr__(self, "weights", w)
 
@@ -315,6 +309,22 @@ def freeze_ball(ball: Ball, radius: float, center: ArrayLike | None) -> None:
     object.__setattr__(ball, "radius", positive(f"{name}: radius", radius, zero=True))
     if center is not None:
         object.__setattr__(ball, "center", frozen(f"{name}: center", center, ndim=1))
+
+
+def checked_weights(name: str, weights: ArrayLike) -> Float64Array:
+    """Freeze weights, which must be > 0 and in a range in which nothing overflows."""
+    w = frozen(f"{name}: weights", weights, ndim=1)
+    if not w.min() > 0:
+        raise ValueError(
+            f"{name}: weights must be > 0, got {w.min()} at index {w.argmin()}; "
+            "use Blocks to leave entries free."
+        )
+    if not (w.min() >= 1.0 / LARGEST and w.max() <= LARGEST):
+        raise ValueError(
+            f"{name}: weights must be from {1.0 / LARGEST} to {LARGEST}, got "
+            f"{w.min()} to {w.max()}; rescale them and the radius."
+        )
+    return w
 
 
 def same_length(name: str, what: str, array: NDArray[Any], center: Array | None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -181,6 +181,13 @@ class ConvexSet(ABC):
             return str(reason)
         return None
 
+    def budget(self, x: ArrayLike) -> tuple[float, float] | None:
+        """Return how much of its budget a point uses, and the budget; None for sets without one.
+
+        That of a ball is its radius, that of a halfspace its b.
+        """
+        return self._budget(_wide(self._checked("budget: x", x)))
+
     def __repr__(self) -> str:
         parts = ((f.name, getattr(self, f.name), f) for f in fields(self) if f.init)
         shown = (f"{name}={literal(value)}" for name, value, f in parts if value is not f.default)
@@ -236,6 +243,10 @@ class ConvexSet(ABC):
         """Return the support function, or raise with the reason why it is infinite."""
         return float(q @ self._minimize_linear(-q))
 
+    def _budget(self, x: Float64Array) -> tuple[float, float] | None:
+        """Return what a point uses, and of how much."""
+        return None
+
     def _linear(self, n: int) -> Linear | None:
         """Return the rows that describe the set in n entries, or None if no few rows do."""
         return None
@@ -257,6 +268,12 @@ class ConvexSet(ABC):
         array = checked_points(f"{self._name}.{where}", x, ndims)
         self._check_length(where, array.shape[-1])
         return array
+
+
+def fullest(budgets: Iterable[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """Return the budget of which least is left."""
+    known = [each for each in budgets if each is not None]
+    return min(known, key=lambda each: each[1] - each[0]) if known else None
 
 
 # -- numbers --------------------------------------------------------------------------------------

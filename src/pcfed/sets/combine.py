@@ -11,7 +11,17 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array, frozen, real
-from pcfed.sets.base import ConvexSet, Hint, Linear, UnboundedError, norm, part, settle, shifted
+from pcfed.sets.base import (
+    ConvexSet,
+    Hint,
+    Linear,
+    UnboundedError,
+    fullest,
+    norm,
+    part,
+    settle,
+    shifted,
+)
 
 Slice = tuple[int, int | None]
 
@@ -186,6 +196,9 @@ class Blocks(ConvexSet):
         self._free(q)
         return math.fsum(member._support(q[span]) for _, span, member in self._spans(q.size))
 
+    def _budget(self, x: Float64Array) -> tuple[float, float] | None:
+        return fullest(member._budget(x[span]) for _, span, member in self._spans(x.size))
+
     def _linear(self, n: int) -> Linear | None:
         rows = []
         for _, span, member in self._spans(n):
@@ -248,6 +261,9 @@ class Translated(ConvexSet):
 
     def _support(self, q: Float64Array) -> float:
         return self.set._support(q) + float(q @ self.offset)
+
+    def _budget(self, x: Float64Array) -> tuple[float, float] | None:
+        return self.set._budget(x - self.offset)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

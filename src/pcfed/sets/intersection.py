@@ -37,6 +37,7 @@ from pcfed.sets.base import (
     Linear,
     ProjectionError,
     UnboundedError,
+    fullest,
     norm,
 )
 from pcfed.sets.boxes import Bounds
@@ -127,6 +128,9 @@ class Intersection(ConvexSet):
             merged = (_merge(linear), *others) if len(linear) > 1 else self.sets
             self._merged[n] = merged
         return self._merged[n]
+
+    def _budget(self, x: Float64Array) -> tuple[float, float] | None:
+        return fullest(member._budget(x) for member in self.sets)
 
     def _linear(self, n: int) -> Linear | None:
         rows = [member._linear(n) for member in self.sets]

@@ -24,6 +24,7 @@ from pcfed.sets.base import ConvexSet
 from pcfed.sets.boxes import Box, NonNegative, WholeSpace
 from pcfed.sets.combine import Blocks, Scaled, Translated
 from pcfed.sets.cones import PSDCone, SecondOrderCone
+from pcfed.sets.ellipsoid import Ellipsoid
 from pcfed.sets.intersection import Intersection
 from pcfed.sets.nuclear import NuclearBall
 from pcfed.sets.polyhedra import Polyhedron
@@ -33,6 +34,7 @@ KINDS: dict[str, type[ConvexSet]] = {
     "l1": L1Ball,
     "l2": L2Ball,
     "linf": LinfBall,
+    "ellipsoid": Ellipsoid,
     "group_l1": GroupL1Ball,
     "nuclear": NuclearBall,
     "box": Box,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,19 @@ from pcfed.arrays import Float64Array
 from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegression
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, batch_size, stream
+from pcfed.sets import ConvexSet, WholeSpace
 from pcfed.training.agents import AgentSettings, checked_name
 from pcfed.training.config import Config, Model
 from pcfed.training.sentences import brief, listed, near, shortened, told
+from pcfed.training.standardize import Scaling
 from pcfed.training.tables import Table, read_table
 from pcfed.training.targets import Label, read_targets
+
+Rows = NDArray[np.intp]
+"""Which rows of a table."""
+
+UNEVEN = 100.0
+"""Columns whose sizes differ by more are worth a warning."""
 
 LARGEST = 1e150
 """Features beyond this are refused: their squares would overflow."""
@@ -40,6 +49,10 @@ class Assembled:
         The labels of a classification: what a model predicts are positions in it.
     tests : tuple of int
         Every agent's number of held-out rows.
+    constraints : tuple of ConvexSet
+        The agents' sets of coefficients as they are delivered.
+    scaling : Scaling or None
+        From the coordinates of the training to those of the data, if these are others.
     warnings : tuple of str
         What may be a mistake, one sentence each.
     """
@@ -49,6 +62,8 @@ class Assembled:
     columns: tuple[str, ...]
     labels: tuple[Label, ...] | None
     tests: tuple[int, ...]
+    constraints: tuple[ConvexSet, ...]
+    scaling: Scaling | None
     warnings: tuple[str, ...]
 
 
@@ -114,16 +129,31 @@ def _assemble(config: Config) -> Assembled:
     found = read_targets(where, config.model.kind, tables, targets, names)
     columns = _columns(config, tables, targets, names)
     matrices = [matrix_of(table, columns) for table in tables]
-    agents, tests = [], []
-    for i, (agent, X, y) in enumerate(zip(settings, matrices, found.values, strict=True)):
-        train, test = _held_out(config, i, len(X))
+    warnings = [*found.warnings, *_constant(where, columns, matrices), *_single(config)]
+    parts = [_held_out(config, i, len(X)) for i, X in enumerate(matrices)]
+    usual = Scaling.of(
+        [X[train] for X, (train, _) in zip(matrices, parts, strict=True)],
+        intercept=config.model.intercept,
+    )
+    scaling = usual if config.data.standardize else None
+    if scaling is None:
+        warnings += _uneven(where, columns, usual)
+    agents = []
+    for agent, X, y, rows in zip(settings, matrices, found.values, parts, strict=True):
         with told(f"{where}: agents.{agent.name}"), np.errstate(all="ignore"):
-            agents.append(_agent(config, agent, X, y, train, test, found.labels))
-        tests.append(len(test))
+            agents.append(_agent(config, agent, X, y, rows, found.labels, scaling))
     problem = Problem(agents)
     _check_run(config, problem)
-    warnings = (*found.warnings, *_constant(where, columns, matrices), *_single(config))
-    return Assembled(problem, config.algorithm, columns, found.labels, tuple(tests), warnings)
+    return Assembled(
+        problem=problem,
+        algorithm=config.algorithm,
+        columns=columns,
+        labels=found.labels,
+        tests=tuple(len(test) for _, test in parts),
+        constraints=tuple(agent.constraint or WholeSpace() for agent in settings),
+        scaling=scaling,
+        warnings=tuple(warnings),
+    )
 
 
 # -- who takes part ---------------------------------------------------------------------------
@@ -234,10 +264,21 @@ def _constant(
     )
 
 
+def _uneven(where: str, columns: Sequence[str], scaling: Scaling) -> Iterator[str]:
+    """Yield a warning if columns are of very different sizes."""
+    small, large = int(np.argmin(scaling.scale)), int(np.argmax(scaling.scale))
+    ratio = scaling.scale[large] / scaling.scale[small]
+    if ratio > UNEVEN:
+        yield (
+            f"{where}: {brief(columns[large], 30)} is some {ratio:.0e} times as large as "
+            f"{brief(columns[small], 30)}, which makes training slow; set data.standardize = true."
+        )
+
+
 # -- one agent --------------------------------------------------------------------------------
 
 
-def _held_out(config: Config, i: int, rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _held_out(config: Config, i: int, rows: int) -> tuple[Rows, Rows]:
     """Return an agent's rows for training and those for testing, both in the order of the file."""
     number = min(round(config.data.held_out * rows), rows - 1)
     order = stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
@@ -249,21 +290,21 @@ def _agent(
     settings: AgentSettings,
     X: Float64Array,
     y: NDArray[Any],
-    train: NDArray[np.intp],
-    test: NDArray[np.intp],
+    rows: tuple[Rows, Rows],
     labels: tuple[Label, ...] | None,
+    scaling: Scaling | None,
 ) -> Agent:
     if settings.constraint is None or settings.coupling is None:
         raise ValueError("constraint and coupling must be given; add them to its table.")
-    return Agent(
-        loss_of(config.model, X[train], y[train], labels, config.data.dtype),
-        settings.constraint,
-        settings.coupling,
-        test=loss_of(config.model, X[test], y[test], labels, config.data.dtype)
-        if len(test)
-        else None,
-        name=settings.name,
-    )
+    constraint, (train, test) = settings.constraint, rows
+    if scaling is not None:
+        X = scaling.applied(X)
+    model, dtype = config.model, config.data.dtype
+    loss = loss_of(model, X[train], y[train], labels, dtype)
+    held_out = loss_of(model, X[test], y[test], labels, dtype) if len(test) else None
+    if scaling is not None:
+        constraint = scaling.mapped(constraint, math.prod(loss.shape))
+    return Agent(loss, constraint, settings.coupling, test=held_out, name=settings.name)
 
 
 def loss_of(

@@ -12,6 +12,8 @@
     features = ["a", "b"]       # by default all columns but the target and the agent
     held_out = 0.2              # share of every agent's rows that is kept for testing
     dtype = "float64"           # or float32
+    standardize = false         # true: train on columns of one size; sets stay those of the models
+                                # that are delivered (`pcfed.training.standardize`)
 
     [algorithm]                 # by default exact PCFedAvg
     name = "PCFedAvg"           # PCFedAvg | FedAvg | FedProx | Scaffold | Local
@@ -30,6 +32,7 @@
     save_every = 10             # rounds from one checkpoint to the next
     max_refusals = 100
     norm_limit = 1e6            # by default none
+    local_only = true           # whether agents train alone as well, for comparison
 
     [defaults]                  # for agents that say nothing else
     constraint = "whole_space"
@@ -64,7 +67,7 @@ from pcfed.training.sentences import brief, shortened, shown
 
 MODELS = ("softmax", "logistic", "least-squares")
 DTYPES = ("float64", "float32")
-DURATION = ("rounds", "gap", "save_every", "max_refusals")
+DURATION = ("rounds", "gap", "save_every", "max_refusals", "local_only")
 """Keys of ``[training]`` that change no number of any round."""
 
 SECTIONS = ("model", "data", "algorithm", "training", "defaults", "agents")
@@ -105,6 +108,8 @@ class Data:
         Share of every agent's rows that is kept for testing, in [0, 1).
     dtype : {"float64", "float32"}
         The dtype of features and local steps.
+    standardize : bool
+        Whether columns are brought to one size by common means and scales before training.
     """
 
     file: str | None
@@ -113,6 +118,7 @@ class Data:
     features: tuple[str, ...] | None
     held_out: float
     dtype: str
+    standardize: bool
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,8 @@ class Training:
         How many updates that are not finite may be refused.
     norm_limit : float or None
         The longest update that is not refused.
+    local_only : bool
+        Whether every agent trains alone as well, to compare with.
     """
 
     rounds: int
@@ -147,6 +155,7 @@ class Training:
     max_refusals: int
     gap: float | None
     norm_limit: float | None
+    local_only: bool
 
 
 @dataclass(frozen=True)
@@ -324,6 +333,7 @@ def _data(where: str, table: object) -> Data:
         features=section.names("features"),
         held_out=section.share("held_out", 0.2),
         dtype=section.choice("dtype", DTYPES, "float64"),
+        standardize=section.flag("standardize", False),
     )
     if (data.file is None) != (data.agent is None):
         given, missing = ("agent", "file") if data.file is None else ("file", "agent")
@@ -360,6 +370,7 @@ def _training(where: str, table: object) -> Training:
         max_refusals=section.count("max_refusals", 100, minimum=0),
         gap=section.optional_number("gap"),
         norm_limit=section.optional_number("norm_limit"),
+        local_only=section.flag("local_only", True),
     )
 
 

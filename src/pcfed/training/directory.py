@@ -4,7 +4,10 @@ config.json       the configuration with all defaults, its digest, and versions
 checkpoint.npz    the last round that was saved, beside it the one before
 history.jsonl     one record a line
 log.txt           what happened, with times
-result.npz        the models, once it has ended
+local.npz         the agents' own trainings, each alone, as a checkpoint
+outcome.json      what came of it, in figures (`pcfed.training.outcome`)
+result.npz        the state and the models, once it has ended
+models.npz        the models to use: feasible, with names, columns and labels
 """
 
 from __future__ import annotations
@@ -48,6 +51,9 @@ class RunDirectory:
         self.checkpoint = path / "checkpoint.npz"
         self.history = path / "history.jsonl"
         self.result = path / "result.npz"
+        self.local = path / "local.npz"
+        self.outcome = path / "outcome.json"
+        self.models = path / "models.npz"
         if path.exists():
             self._check()
 

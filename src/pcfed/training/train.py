@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from pcfed.algorithms import Algorithm
 from pcfed.guarantees import Gap
 from pcfed.result import Result
+from pcfed.sets import ProjectionError
 from pcfed.simulate import Evaluation, run
 from pcfed.training.assemble import Assembled, assemble
 from pcfed.training.config import Config, load_config
+from pcfed.training.delivered import deliver
 from pcfed.training.directory import RunDirectory
+from pcfed.training.finish import alone, outcome_of
+
+Watcher = Callable[[Evaluation], object]
+"""What is called with evaluated rounds."""
+
+Tell = Callable[[str], object]
+"""What is called with sentences that a person should read now."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +48,11 @@ class Job:
         self,
         *,
         workers: int = 1,
-        callbacks: Sequence[Callable[[Evaluation], object]] = (),
-        tell: Callable[[str], object] = lambda text: None,
+        callbacks: Sequence[Watcher] = (),
+        watch_alone: Sequence[Watcher] = (),
+        tell: Tell = lambda text: None,
     ) -> Result:
-        """Train, from where the folder is, and save the result there.
+        """Train, from where the folder is, and save what came of it there.
 
         Parameters
         ----------
@@ -48,6 +60,8 @@ class Job:
             Number of threads.
         callbacks : sequence of callables
             Called with each evaluated round.
+        watch_alone : sequence of callables
+            The same while every agent trains alone, to compare with.
         tell : callable
             Called with sentences that a person should read now.
 
@@ -57,52 +71,101 @@ class Job:
             Its history has only the last record: the folder has them all.
         """
         with self.folder.open():
-            return self._train(workers, callbacks, tell)
 
-    def _train(
-        self,
-        workers: int,
-        callbacks: Sequence[Callable[[Evaluation], object]],
-        tell: Callable[[str], object],
-    ) -> Result:
+            def note(text: str) -> None:
+                self.folder.log(text)
+                tell(text)
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", UserWarning)
+                warnings.showwarning = lambda message, *_, **__: note(str(message))
+                result = self._train(workers, callbacks, note)
+                if result.status not in ("finished", "stopped"):
+                    return result
+                result.save(self.folder.result)
+                self.folder.outcome.unlink(missing_ok=True)  # of fewer rounds
+                try:
+                    return self._finish(result, workers, watch_alone)
+                except ProjectionError as error:
+                    note(f"no models are handed out: {error}")
+                    return result
+
+    def _train(self, workers: int, callbacks: Sequence[Watcher], note: Tell) -> Result:
+        """Run the training to its end, or until it is interrupted."""
         folder, training = self.folder, self.config.training
-
-        def note(text: str) -> None:
-            folder.log(text)
-            tell(text)
-
         folder.log(f"begin or go on: {self.made.problem!r}, {self.made.algorithm!r}")
         for warning in self.made.warnings:
             note(warning)
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = lambda message, *_, **__: note(str(message))
-            result = run(
-                self.made.problem,
-                self.made.algorithm,
-                rounds=training.rounds,
-                local_steps=training.local_steps,
-                batch=training.batch,
-                participation=training.participation,
-                seed=training.seed,
-                eval_every=training.eval_every,
-                stop=None if training.gap is None else Gap(training.gap, relative=True),
-                callbacks=callbacks,
-                max_refusals=training.max_refusals,
-                norm_limit=training.norm_limit,
-                checkpoint=folder.checkpoint,
-                every=training.save_every,
-                resume=True,
-                journal=folder.history,
-                workers=workers,
-            )
+        result = self._run(
+            self.made.algorithm,
+            rounds=training.rounds,
+            eval_every=training.eval_every,
+            stop=None if training.gap is None else Gap(training.gap, relative=True),
+            callbacks=callbacks,
+            checkpoint=folder.checkpoint,
+            journal=folder.history,
+            workers=workers,
+        )
         names = self.made.problem.names
         for refusal in result.refusals:
             note(f"round {refusal.round}: {names[refusal.agent]} was refused, {refusal.reason}")
         folder.log(f"{result.status}: {result.message}")
-        if result.status in ("finished", "stopped"):
-            result.save(folder.result)
         return result
+
+    def _finish(self, result: Result, workers: int, callbacks: Sequence[Watcher]) -> Result:
+        """Hand out the models, compare with agents that train alone, save what came of it."""
+        delivered = deliver(self.config.model, self.made, result)
+        delivered.save(self.folder.models)
+        why_not = self._not_alone()
+        local = None
+        if why_not is None:
+            local = self._alone(result.state.round, workers, callbacks)
+            if local.status == "interrupted":
+                return replace(result, status="interrupted", message=local.message)
+            if local.status == "diverged":
+                why_not = f"No scores of agents alone: {local.message}"
+        notes = () if why_not is None else (why_not,)
+        found = None if notes else local
+        outcome_of(self.made, result, delivered, found, notes).save(self.folder.outcome)
+        return result
+
+    def _not_alone(self) -> str | None:
+        """Return why no agent trains alone, or None if they do."""
+        if not any(self.made.tests):
+            return "No rows are held out, so there are no scores; see data.held_out."
+        if not self.config.training.local_only:
+            return "No agent trained alone, as training.local_only says."
+        return None
+
+    def _alone(self, rounds: int, workers: int, callbacks: Sequence[Watcher]) -> Result:
+        """Train every agent alone, for as many rounds."""
+        local = self._run(
+            alone(self.made.problem, self.made.algorithm.step),
+            rounds=rounds,
+            eval_every=max(1, rounds // 50),
+            callbacks=callbacks,
+            checkpoint=self.folder.local,
+            workers=workers,
+        )
+        self.folder.log(f"agents alone: {local.status}: {local.message}")
+        return local
+
+    def _run(self, algorithm: Algorithm, **more: Any) -> Result:
+        """Run a method with the settings of the training."""
+        training = self.config.training
+        return run(
+            self.made.problem,
+            algorithm,
+            local_steps=training.local_steps,
+            batch=training.batch,
+            participation=training.participation,
+            seed=training.seed,
+            max_refusals=training.max_refusals,
+            norm_limit=training.norm_limit,
+            every=training.save_every,
+            resume=True,
+            **more,
+        )
 
 
 def prepare(path: str | Path, out: str | Path | None = None) -> Job:

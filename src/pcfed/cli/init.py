@@ -1,0 +1,25 @@
+"""``pcfed init``: an example to run at once and to change."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pcfed.cli.app import app, say
+from pcfed.training.example import write_example
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where; this folder by default.")] = Path(),
+) -> None:
+    """Write an example: a commented train.toml and data of five clinics, each with its own limit.
+
+    Nothing is overwritten.
+    """
+    config, *tables = write_example(folder)
+    say(f"{config} and {len(tables)} data files in {tables[0].parent}. Next:")
+    say(f"  pcfed train {shlex.quote(str(config))}")

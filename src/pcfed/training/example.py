@@ -1,0 +1,76 @@
+r"""The example that ``pcfed init`` writes: five clinics, their data and a commented configuration.
+
+Patient $j$ of clinic $i$ has features $\varphi_j \sim \mathcal N(\mu_i, I)$, in standard deviations
+from the mean of all, and comes back with probability $1 / (1 + e^{-w_i^\top \varphi_j})$.
+The clinics agree on most of $w_i = w + \delta_i$; $\mu_i$ and $\delta_i$ are drawn once. It is a
+model and not medicine.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from scipy.special import expit
+
+from pcfed.files import write_atomically
+from pcfed.training.sentences import listed, shown
+
+WEIGHTS = {
+    "age": 1.1,
+    "pressure": 0.6,
+    "glucose": 0.7,
+    "smoking": 0.5,
+    "exercise": -0.8,
+    "visits": 0.0,
+}
+"""What the clinics agree on."""
+
+ROWS = {"harbour": 160, "hillside": 220, "market": 180, "riverside": 200, "university": 400}
+SEED = 7
+
+
+def write_example(folder: Path) -> list[Path]:
+    """Write the example into a folder and return the paths of its files, the configuration first.
+
+    Parameters
+    ----------
+    folder : Path
+        Where; it is made if need be.
+
+    Raises
+    ------
+    ValueError
+        If one of the files is there already; nothing is written then.
+    FileError
+        If the folder cannot be written.
+    """
+    contents = {folder / "train.toml": files("pcfed.training").joinpath("example.toml").read_text()}
+    contents |= {folder / "data" / f"{name}.csv": text for name, text in _tables().items()}
+    there = [str(path.relative_to(folder)) for path in contents if os.path.lexists(path)]
+    if there:
+        raise ValueError(
+            f"init: {shown(folder)} must not have the files of the example yet, got "
+            f"{listed(there, 3)}; give another folder, such as pcfed init example."
+        )
+    for path in reversed(contents):  # the configuration last: then all of it is there
+        write_atomically(path, contents[path].encode())
+    return list(contents)
+
+
+def _tables() -> dict[str, str]:
+    """Return the data of every clinic as CSV."""
+    rng = np.random.default_rng(SEED)
+    w = np.array(list(WEIGHTS.values()))
+    tables = {}
+    for name, rows in ROWS.items():
+        center, own = 0.5 * rng.normal(size=w.size), w + 0.3 * rng.normal(size=w.size)
+        X = (center + rng.normal(size=(rows, w.size))).round(2)
+        returned = rng.random(rows) < expit(X @ own)
+        lines = [",".join([*WEIGHTS, "returned"])]
+        for features, label in zip(X.tolist(), returned.tolist(), strict=True):
+            lines.append(",".join([*map(str, features), "yes" if label else "no"]))
+        tables[name] = "\n".join(lines) + "\n"
+    return tables

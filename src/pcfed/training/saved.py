@@ -1,0 +1,155 @@
+"""A training that is on the disk, finished or not: what it trains, its history, its models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pcfed.journal import read_journal
+from pcfed.result import Record
+from pcfed.training.config import Config, read_config
+from pcfed.training.delivered import Delivered
+from pcfed.training.formats import read_bytes
+from pcfed.training.outcome import Outcome
+from pcfed.training.sentences import brief, shortened, shown
+
+MOST_BYTES = 2**28
+"""Bytes of ``config.json`` at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """What the folder of a training holds.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    config : Config
+        What is trained; its data are not read.
+    versions : mapping of str to str
+        What it was begun with.
+    history : tuple of Record
+        The evaluated rounds.
+    outcome : Outcome or None
+        What came of it, once it is finished.
+    models : Delivered or None
+        What it hands out, once it is finished.
+    log : str
+        What happened, with times.
+    """
+
+    path: Path
+    config: Config
+    versions: Mapping[str, str]
+    history: tuple[Record, ...]
+    outcome: Outcome | None
+    models: Delivered | None
+    log: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The agents, by position if the folder does not say their names yet."""
+        if self.models is not None:
+            return self.models.names
+        if self.outcome is not None:
+            return tuple(each.agent for each in self.outcome.agents)
+        if self.config.data.agent is None:
+            return tuple(agent.name for agent in self.config.agents)
+        number = len(self.history[-1].infeasibility) if self.history else 0
+        return tuple(f"agent {i + 1}" for i in range(number))
+
+
+def open_run(path: Path) -> SavedRun:
+    """Read the folder of a training.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+
+    Raises
+    ------
+    ValueError
+        If it is no such folder, or damaged: one sentence.
+    """
+    facts = _facts(path)
+    outcome, models, history = (
+        path / name for name in ("outcome.json", "models.npz", "history.jsonl")
+    )
+    return _checked(
+        SavedRun(
+            path=path,
+            config=read_config(facts["config"], path / "config.json"),
+            versions={str(name): str(value) for name, value in facts["versions"].items()},
+            history=read_journal(history) if history.exists() else (),
+            outcome=Outcome.load(outcome) if outcome.exists() else None,
+            models=Delivered.load(models) if models.exists() else None,
+            log=_log(path / "log.txt"),
+        )
+    )
+
+
+def open_models(path: Path) -> Delivered:
+    """Return the models of a training, from its folder or from the file ``models.npz`` itself.
+
+    Raises
+    ------
+    ValueError
+        If there are none: one sentence.
+    """
+    if path.is_file():
+        return Delivered.load(path)
+    _facts(path)
+    if not (path / "models.npz").exists():
+        raise ValueError(
+            f"{shown(path)}: the training must be finished, got one without models.npz; let "
+            "pcfed train come to its end."
+        )
+    return Delivered.load(path / "models.npz")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """Return what the folder says of itself."""
+    file = path / "config.json"
+    if not file.is_file():
+        raise ValueError(
+            f"{shown(path)} must be the folder of a training, got none; give the one that "
+            "pcfed train named, such as runs/train."
+        )
+    content = read_bytes(shown(file), file, MOST_BYTES)
+    try:
+        facts: Any = json.loads(content)
+        if facts["format"] != 1 or not isinstance(facts["config"], dict):
+            raise TypeError
+        facts["versions"].items()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(
+            f"{shown(file)} must say what is trained, and does not; give another folder."
+        ) from None
+    return dict(facts)
+
+
+def _log(file: Path) -> str:
+    """Return the end of the log."""
+    if not file.exists():
+        return ""
+    return read_bytes(shown(file), file)[-100_000:].decode("utf-8", "replace")
+
+
+def _checked(run: SavedRun) -> SavedRun:
+    """Return a run if its files speak of the same agents."""
+    numbers = {len(record.infeasibility) for record in run.history}
+    numbers |= {len(run.outcome.agents)} if run.outcome else set()
+    numbers |= {len(run.models.names)} if run.models else set()
+    if len(numbers) > 1:
+        raise ValueError(
+            shortened(
+                f"{shown(run.path)}: all files must be of the same agents, got {brief(numbers)} "
+                "of them; train again in another folder."
+            )
+        )
+    return run

@@ -1,0 +1,207 @@
+"""Reports of trainings: what is in them, in the file and in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+from playwright.sync_api import Browser
+
+from pcfed.report.courses import MOST_POINTS, course_of, courses, looks, thinned
+from pcfed.report.training import differences, titled, view_of, write_training_report
+from pcfed.training import prepare
+from pcfed.training.example import write_example
+from pcfed.training.saved import SavedRun, open_run
+from tests.report.conftest import HOSTILE
+from tests.report.test_browser import WIDTHS, draw_all, opened
+from tests.report.test_page import Page
+
+ODD = 'a<b>&"c'
+"""A name that would break a page that does not escape."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two trainings of the example, one with a hostile name and 12 rounds less."""
+    folder = tmp_path_factory.mktemp("runs")
+    config = write_example(folder)[0]
+    text = config.read_text().replace("rounds = 60", "rounds = 20")
+    config.write_text(text)
+    prepare(config, folder / "exact").run()
+    config.write_text(
+        text.replace("rounds = 20", "rounds = 8")
+        .replace("exact = true", "exact = false")
+        .replace("[agents.market]", f"[agents.{json.dumps(HOSTILE)}]")
+    )
+    prepare(config, folder / ODD).run()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> list[SavedRun]:
+    return [open_run(folder / "exact"), open_run(folder / ODD)]
+
+
+@pytest.fixture(scope="module")
+def pages(folder: Path, runs: list[SavedRun]) -> dict[str, Path]:
+    paths = {"one": folder / "one.html", "two": folder / "two.html"}
+    write_training_report([runs[1]], paths["one"])
+    write_training_report(runs, paths["two"])
+    return paths
+
+
+def test_a_report_says_what_came_of_the_training(pages: dict[str, Path], runs: list[SavedRun]):
+    page = Page(pages["one"].read_text("utf-8"))
+    outcome = runs[1].outcome
+    assert outcome is not None
+    text = " ".join(page.words)
+    assert f"Their objective is {outcome.objective:.6g}" in text
+    for each in outcome.agents:
+        row = next(
+            row for row in page.rows if row.startswith(each.agent) and each.constraint in row
+        )
+        assert f"{each.score:.3g}" in row
+    models = runs[1].models
+    assert models is not None
+    value = f"{models.parts('university')['coefficients'][0]:.3g}"
+    assert any(row.startswith("age") and value in row for row in page.rows)
+    assert "8 rounds done." in text  # from the log
+    assert "algorithm.exact" in page.words
+
+
+def test_side_by_side_are_only_settings_that_differ(runs: list[SavedRun]):
+    found = differences(runs)
+    assert found["training.rounds"] == ["20", "8"]
+    assert found["algorithm.exact"] == ["True", "False"]
+    assert "training.seed" not in found
+    assert differences([runs[0], runs[0]]) == {}
+    assert list(titled([runs[0], runs[0]]))[1].endswith("exact (2)")
+    figures = view_of("", "", runs[0]).figures
+    assert figures["rounds"] == "20"
+    assert float(figures["relative gap"]) == pytest.approx(runs[0].outcome.relative_gap, rel=0.01)
+
+
+def test_names_are_escaped_and_nothing_is_loaded(pages: dict[str, Path]):
+    for path in pages.values():
+        text = path.read_text("utf-8")
+        page = Page(text)
+        assert HOSTILE not in text
+        assert any(HOSTILE in words for words in page.words)
+        assert any(ODD in words for words in page.words)
+        assert page.tags.count("script") == 3
+        assert all(load.startswith(("#", "data:")) for load in page.loads)
+        targets = {load[1:] for load in page.loads if load.startswith("#")}
+        assert all(f' id="{target}"' in text for target in targets)
+
+
+def test_lines_end_where_the_run_did(runs: list[SavedRun]):
+    run = runs[0]
+    whole, each = course_of(run)[1]
+    last = run.history[-1]
+    assert whole.panels[0].data[0]["y"][-1] == pytest.approx(last.objective, rel=1e-4)
+    distances, scores = each.panels
+    for i, line in enumerate(scores.data):
+        assert line["y"][-1] == pytest.approx(last.test_accuracy[i], rel=1e-4)
+    assert len(distances.data) == 5
+    assert all(y is None or y > 0 for line in distances.data for y in line["y"])
+    together = courses(titled(runs))[0]
+    for panel in (*whole.panels, *each.panels, *together.panels):
+        assert go.Figure(panel.data, panel.layout).data
+
+
+def test_long_histories_and_many_agents_stay_readable(runs: list[SavedRun]):
+    many = thinned([replace(runs[0].history[0], round=i) for i in range(10_000)])
+    assert len(many) == MOST_POINTS
+    assert (many[0].round, many[-1].round) == (0, 9_999)
+    styles = looks(map(str, range(20)))
+    assert len({(style.colour, style.dash) for style in styles.values()}) == 20
+
+
+def test_an_unfinished_training_is_reported_as_far_as_it_is(folder: Path, tmp_path: Path):
+    shutil.copytree(folder / "exact", tmp_path / "part")
+    for name in ("outcome.json", "models.npz", "result.npz", "log.txt"):
+        (tmp_path / "part" / name).unlink()
+    write_training_report([open_run(tmp_path / "part")], tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text("utf-8"))
+    assert any("Not finished." in words for words in page.words)
+    assert any(row.startswith("hillside") and "LinfBall" in row for row in page.rows)
+    (tmp_path / "part" / "history.jsonl").unlink()
+    write_training_report([open_run(tmp_path / "part")], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_pages_in_a_browser(browser: Browser, pages: dict[str, Path], name: str, width: int):
+    with opened(browser, pages[name], width) as tab:
+        draw_all(tab)
+        total = tab.locator(".plot").count()
+        assert total == {"one": 4, "two": 12}[name]
+        assert tab.locator(".plot .js-line").count() >= total
+        wide = "[document.documentElement.scrollWidth, document.body.scrollWidth]"
+        assert max(tab.evaluate(wide)) <= width, "only tables scroll sideways"
+        assert tab.evaluate("window.hacked") is None
+        shown = (
+            "[...document.querySelectorAll('.plot')].flatMap(p => p.data).filter(t => t.visible)"
+        )
+        before = tab.evaluate(f"{shown}.length")
+        tab.locator("button.method").first.click()
+        assert tab.evaluate(f"{shown}.length") < before
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "pcfed", *arguments]
+    wide = {**os.environ, "COLUMNS": "160"}
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=wide)
+
+
+def test_the_commands(folder: Path, tmp_path: Path):
+    done = command(folder, "report", "exact")
+    assert done.stdout == "Open exact/report.html\n"
+    assert (folder / "exact" / "report.html").stat().st_size > 1_000_000  # with Plotly
+    done = command(folder, "compare", "exact", ODD, "--out", str(tmp_path / "c.html"))
+    assert done.returncode == 0, done.stderr
+    assert "algorithm.exact" in done.stdout
+    assert "relative gap" in done.stdout
+    assert ODD in done.stdout
+
+
+WRONG = {
+    "nothing there": (["report", "nowhere"], "must be the folder of a training, got none"),
+    "only one": (["compare", "exact"], "give at least two folders, got exact"),
+    "one is none": (["compare", "exact", "data"], "data must be the folder of a training"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_are_one_sentence(name: str, folder: Path):
+    arguments, expected = WRONG[name]
+    done = command(folder, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert expected in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("config.json", "[1]", "must say what is trained"),
+        ("config.json", '{"format": 1, "config": {}, "versions": 3}', "must say what is trained"),
+        ("config.json", '{"format": 1, "config": {}, "versions": {}}', r"model\.kind is missing"),
+        ("history.jsonl", "{}\n", "must have one record a line"),
+        ("outcome.json", "{}", "must say what came of a training"),
+        ("models.npz", "{}", "must hold the models of a finished training"),
+    ],
+)
+def test_damaged_folders_are_refused(file, content, expected, folder: Path, tmp_path: Path):
+    shutil.copytree(folder / "exact", tmp_path / "run")
+    (tmp_path / "run" / file).write_text(content)
+    with pytest.raises(ValueError, match=expected):
+        open_run(tmp_path / "run")
