@@ -126,6 +126,13 @@ def test_the_sets_page_shows_every_set():
     assert not missing
 
 
+def test_the_page_of_commands_has_every_command():
+    from pcfed.cli import MODULES
+
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `pcfed (\w+)", page, re.MULTILINE)) == MODULES.keys()
+
+
 def test_the_map_of_the_code_has_the_layers_in_their_order():
     page = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == LAYERS
