@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import pcfed
 
 ROOT = Path(pcfed.__file__).parent
@@ -69,3 +71,16 @@ def test_the_core_imports_nothing_heavy():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("arguments", [["init"], ["--help"], []])
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_its_packages_the_command_line_says_what_to_install(package, arguments):
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; sys.argv = ['pcfed', *{arguments!r}]; "
+        "from pcfed.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "not installed; run pip install 'pcfed[app]'." in done.stderr
+    assert len(done.stderr.splitlines()) == 1

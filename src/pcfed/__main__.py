@@ -8,11 +8,13 @@ import sys
 def main() -> None:
     """Run the command line, or say which extra is missing."""
     try:
-        from pcfed.cli import main as run
+        from pcfed.cli import load
+
+        run = load()
     except ModuleNotFoundError as missing:
         sys.stderr.write(
             f"pcfed: the command line needs the package {missing.name!r}, which is not installed; "
-            "run pip install 'pcfed[experiments]'.\n"
+            "run pip install 'pcfed[app]'.\n"
         )
         sys.exit(2)
     run()

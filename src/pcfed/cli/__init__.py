@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
@@ -22,11 +23,11 @@ MODULES = {
 """Where each command is."""
 
 
-def main() -> NoReturn:
-    """Run the command line; only the file of the command that is asked for is imported."""
+def load() -> Callable[[], NoReturn]:
+    """Import the file of the command that is asked for, and no other; return what runs it."""
     asked = MODULES.get(sys.argv[1] if len(sys.argv) > 1 else "")
     for module in [asked] if asked else dict.fromkeys(MODULES.values()):
         import_module(f"pcfed.cli.{module}")
     from pcfed.cli.app import run_app
 
-    run_app()
+    return run_app

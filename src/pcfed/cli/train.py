@@ -12,6 +12,7 @@ from rich.markup import escape
 from pcfed.cli.app import app, console, errors, say
 from pcfed.cli.display import Display, certificate, summary
 from pcfed.training.outcome import Outcome
+from pcfed.training.trackers import open_trackers
 from pcfed.training.train import prepare
 
 
@@ -23,6 +24,13 @@ def train(
         typer.Option(help="Folder of the training; runs/ and the file's name by default."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Agents side by side.")] = 1,
+    csv: Annotated[Path | None, typer.Option(help="The history as a CSV file, too.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="The history for TensorBoard, in this folder.")
+    ] = None,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="The history as a run of MLflow.")
+    ] = False,
 ) -> None:
     """Train every agent's own model as a TOML file says.
 
@@ -30,15 +38,21 @@ def train(
     killed: the same command goes on from the last rounds that were saved, to the same bits.
     """
     job = prepare(config, out)
-    with Display(job.config.training.rounds, job.made.problem.names) as display:
+    tracking = open_trackers(job, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
+    with Display(job.config.training.rounds, job.made.problem.names) as display, tracking:
+        tracking.tell = display.tell
         result = job.run(
             workers=workers,
-            callbacks=[display.watch],
+            callbacks=[display.watch, tracking.watch],
             watch_alone=[display.watch_alone],
             tell=display.tell,
         )
+        tracking.status = result.status
     if result.status == "interrupted":
-        again = shlex.join(["pcfed", "train", str(config), *(["--out", str(out)] if out else [])])
+        given = {"--out": out, "--csv": csv, "--tensorboard": tensorboard}
+        options = [each for name, path in given.items() if path for each in (name, str(path))]
+        line = ["pcfed", "train", str(config), *options, *["--mlflow"] * mlflow]
+        again = shlex.join(line)
         done = f"{result.state.round} of {job.config.training.rounds} rounds"
         errors.print(
             f"Stopped after {done}, all saved. Go on with: {escape(again)}", soft_wrap=True

@@ -1,0 +1,72 @@
+"""Records as rows of a CSV file, which is written anew from the history when a training goes on."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from pcfed.files import FileError
+from pcfed.result import Record
+from pcfed.training.formats import read_bytes
+from pcfed.training.sentences import shown
+from pcfed.training.trackers.tracking import Story
+
+NAMES = ["round", *(field.name for field in fields(Record) if field.name != "round")]
+
+
+class CsvTracker:
+    """A file with one row a record and one column a figure; those of agents by their names."""
+
+    def __init__(self, path: Path, agents: Sequence[str]) -> None:
+        self.path, self._agents = path, agents
+        self._file: IO[str] | None = None
+
+    def begin(self, earlier: Sequence[Record]) -> None:
+        """Write the file anew."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8", newline="")
+        except OSError as error:
+            raise FileError(self.path, error) from None
+        for record in earlier:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Add a row, and the header before the first."""
+        if self._file is None:
+            raise ValueError("CsvTracker: begin must come first.")
+        row: dict[str, object] = {}
+        for name in NAMES:
+            value = getattr(record, name)
+            if isinstance(value, np.ndarray):
+                pairs = zip(self._agents, value.tolist(), strict=True)
+                row |= {f"{name}[{agent}]": "" if np.isnan(v) else v for agent, v in pairs}
+            else:
+                row[name] = value
+        lines = csv.writer(self._file, lineterminator="\n")
+        if not self._file.tell():
+            lines.writerow(row)
+        lines.writerow(row.values())
+        self._file.flush()
+
+    def end(self, status: str) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def open_tracker(story: Story, path: Path) -> CsvTracker:
+    """Return a tracker for a file that is new, empty or of such a tracker."""
+    if path.exists():
+        start = read_bytes(shown(path), path)[:16]
+        if start and not start.startswith(b"round,objective,"):
+            raise ValueError(
+                f"train: --csv {shown(path)} must be new or a history that it wrote, got another "
+                "file; give another name."
+            )
+    return CsvTracker(path, story.agents)
