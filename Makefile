@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test lint types audit reproduce bench bench-peers bench-projections clean
+.PHONY: help setup test lint types docs pictures audit reproduce bench bench-peers bench-projections clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-test: lint types  ## Set up, then check style, types and all tests
+test: lint types docs  ## Set up, then check style, types and all tests
 	$(BIN)/python -m pytest --numprocesses 2
 
 lint: $(READY)  ## Check style, formatting and what is known to be unsafe
@@ -26,6 +26,12 @@ lint: $(READY)  ## Check style, formatting and what is known to be unsafe
 
 types: $(READY)  ## Check types
 	$(BIN)/mypy
+
+docs: $(READY)  ## Build the documentation into site/index.html; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+pictures: $(READY)  ## Draw the pictures of the documentation again
+	for script in docs/*_pictures.py; do $(BIN)/python $$script || exit; done
 
 audit: $(READY)  ## Look the installed versions up in the list of known vulnerabilities (needs PyPI)
 	$(PYTHON) -m venv .audit
@@ -50,4 +56,4 @@ bench-projections:  ## Measure projections against other packages, in one enviro
 	OMP_NUM_THREADS=1 .bench/projections/bin/python -m benchmarks.projections
 
 clean:  ## Remove the environment and what the tools leave behind
-	rm -rf $(VENV) .audit .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results
+	rm -rf $(VENV) .audit .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results site

@@ -1,0 +1,69 @@
+"""What the site needs besides the pages: files from outside docs/, and formulas as MathML."""
+
+import html
+import re
+import unicodedata
+from pathlib import Path
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+OUTSIDE = ("C*.md", "SECURITY.md", "benchmarks/*.md", "examples/*.ipynb")
+"""What pages link to beside themselves; GitHub shows it where it is, the site needs a copy."""
+
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+NAME = re.compile(r"<mo>([a-z]+|/|&#x0002F;)</mo>")
+"""Names and slashes, around which browsers leave too much room."""
+
+VARIANT = re.compile(r'<mi mathvariant="(bold|double-struck)">(\w)</mi>')
+"""Letters of which browsers know only the characters."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add files from outside docs/, and a page with the source of every example."""
+    for pattern in OUTSIDE:
+        for path in sorted(ROOT.glob(pattern)):
+            name = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, name, abs_src_path=str(path)))
+    for path in sorted(ROOT.glob("examples/*.py")):
+        page = f"# {path.name}\n\n```python\n{path.read_text('utf-8')}```\n"
+        files.append(File.generated(config, f"examples/{path.stem}.md", content=page))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links out of docs/ point to where the site has the files."""
+    if "/" not in page.file.src_uri:
+        markdown = markdown.replace("](../", "](")
+    return re.sub(r"\]\((examples/\w+)\.py\)", r"](\1.md)", markdown)
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Write formulas as MathML, which browsers show without a script."""
+    return FORMULA.sub(_mathml, content)
+
+
+def _mathml(found: re.Match[str]) -> str:
+    """Return one formula as MathML; a command that the converter does not know is an error."""
+    formula = html.unescape(found[2]).strip().replace(r"\arg", r"\operatorname{arg}")
+    if found[1] == "div":
+        formula = re.sub(r"\\(min|max)_", r"\\\1\\limits_", formula)
+    made = convert(formula, display="block" if found[1] == "div" else "inline").replace(r"\_", "_")
+    if "\\" in made or "<mi>&</mi>" in made:
+        raise PluginError(f"docs: no MathML for {formula}: {made}")
+    made = made.replace("<mi>&#x003A0;", '<mi mathvariant="normal">&#x003A0;')  # the projection
+    made = NAME.sub(r'<mo lspace="0" rspace="0.1em">\1</mo>', made)
+    return VARIANT.sub(lambda letter: f"<mi>{_character(*letter.groups())}</mi>", made)
+
+
+def _character(variant: str, letter: str) -> str:
+    """Return the bold or double-struck form of a letter."""
+    name = f"{variant.upper()} {'CAPITAL' if letter.isupper() else 'SMALL'} {letter.upper()}"
+    try:
+        return unicodedata.lookup(f"MATHEMATICAL {name}")
+    except KeyError:  # ℝ and some others have a name of their own
+        return unicodedata.lookup(name)
