@@ -3,10 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test lint types audit reproduce bench bench-peers clean
+.PHONY: help setup test test-federation lint types audit reproduce bench bench-peers clean
 
 help:  ## Show what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-16s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Make the virtual environment with everything we test with
 
@@ -18,6 +18,9 @@ $(READY): pyproject.toml constraints.txt
 
 test: lint types  ## Set up, then check style, types and all tests
 	$(BIN)/python -m pytest --numprocesses 2
+
+test-federation: $(READY)  ## Kill the processes of real federations at the worst moments, and listen in (long)
+	$(BIN)/python -m pytest -m federation tests/flower
 
 lint: $(READY)  ## Check style, formatting and what is known to be unsafe
 	$(BIN)/ruff check .
