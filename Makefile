@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test lint types docs pictures audit reproduce bench bench-peers bench-projections clean
+.PHONY: help setup test test-federation lint types docs pictures audit reproduce bench bench-peers bench-projections clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -18,6 +18,9 @@ $(READY): pyproject.toml constraints.txt
 
 test: lint types docs  ## Set up, then check style, types and all tests
 	$(BIN)/python -m pytest --numprocesses 2
+
+test-federation: $(READY)  ## Kill the processes of real federations at the worst moments, and listen in (long)
+	$(BIN)/python -m pytest -m federation tests/flower
 
 lint: $(READY)  ## Check style, formatting and what is known to be unsafe
 	$(BIN)/ruff check .

@@ -220,3 +220,28 @@ def test_the_terms_of_a_training_do_not_change(tmp_path):
         pass
     about, _ = load_arrays(tmp_path / "server" / CHECKPOINT)
     assert about["round"] == 3
+
+
+def test_an_update_is_computed_once_even_if_its_owner_changes_something(tmp_path):
+    """What was sent in an attempt that failed may be what the server counts: it must stay so."""
+    first = [dict.fromkeys(NAMES, "lost") | {"north": "reply lost"}]
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, first) as (problem, nodes, server):
+        server.play()  # in the second attempt
+        sent = server.transport.replies[0]
+    with federation(tmp_path / "other", ALGORITHMS["PCFedAvg"], 2, first) as (_, nodes, server):
+        folder = nodes["north"].folder
+
+        class Changed(Post):
+            def exchange(self, messages, least):
+                replies = list(super().exchange(messages, least))
+                nodes["north"] = Node("north", problem.agents[0], folder, batch=0.9)
+                return replies
+
+        server.transport = Changed(nodes, first)
+        server.play()
+        again = server.transport.replies[0]
+        server.play()
+        server.finish()
+        assert all(off < 1e-14 for off in server.audit().values())
+    for key, vector in sent.vectors.items():
+        np.testing.assert_array_equal(again.vectors[key], vector)

@@ -230,3 +230,18 @@ def test_why_a_training_failed_can_be_read(folder):
     )
     assert told(facts)[-1] == facts["why"]
     assert "away: agent-3" in told(facts)
+
+
+def test_a_reply_is_of_the_node_that_was_asked_whatever_name_it_takes(folder):
+    grid = grid_of(folder)
+
+    def answer(node, message):
+        records = Grid.answer(grid, node, message)
+        if node == 1 and records.config_records["facts"]["kind"] == "train":
+            records.config_records["facts"]["name"] = "agent-2"
+        return records
+
+    grid.answer = answer
+    train(folder, grid)
+    entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
+    assert (entry["counted"], entry["refused"]) == (NAMES, {})
