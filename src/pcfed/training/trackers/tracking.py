@@ -91,6 +91,9 @@ class Tracking:
 
     def watch(self, seen: Evaluation) -> None:
         """Hand on an evaluated round, and before the first of them what was there already."""
+        if seen.record.round <= self._last:  # it began again, with a smaller step
+            self._each(lambda tracker: tracker.end("interrupted"))
+            self._last = 0
         if not self._last:
             self._begin(seen.record.round)
         self._last = seen.record.round
