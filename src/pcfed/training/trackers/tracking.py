@@ -90,8 +90,11 @@ class Tracking:
         self.tell: Callable[[str], object] = lambda text: None
 
     def watch(self, seen: Evaluation) -> None:
-        """Hand on an evaluated round, and before the first of them what was there already."""
-        if not self._last:
+        """Hand on an evaluated round, and what was there already before the first of them.
+
+        So it is where a training goes back to a checkpoint, to go on with a smaller step.
+        """
+        if not self._last or seen.record.round <= self._last:
             self._begin(seen.record.round)
         self._last = seen.record.round
         self._each(lambda tracker: tracker.add(seen.record))
