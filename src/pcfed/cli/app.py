@@ -36,6 +36,15 @@ def run_app() -> NoReturn:
     """Run the application; a mistake ends in one sentence and exit code 2."""
     try:
         app(standalone_mode=True)
+    except ModuleNotFoundError as missing:
+        extra = "flower" if missing.name in ("cryptography", "flwr") else "experiments"
+        errors.print(
+            f"[red]This command needs the package {missing.name!r}, which is not installed; "
+            f"run pip install 'pcfed\\[{extra}]'.[/red]",
+            highlight=False,
+            soft_wrap=True,
+        )
+        sys.exit(2)
     except (ValueError, DataError, FileError, ImportError) as mistake:
         errors.print(f"[red]{escape(str(mistake))}[/red]", highlight=False, soft_wrap=True)
         sys.exit(2)

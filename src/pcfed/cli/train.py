@@ -70,4 +70,5 @@ def train(
     console.print(summary(outcome))
     for sentence in (*outcome.notes, certificate(outcome)):
         say(sentence)
-    say(f"{result.message} Everything is in {job.folder.path}.")
+    say(f"{result.message} Everything is in {job.folder.path}. Next:")
+    say(f"  pcfed report {shlex.quote(str(job.folder.path))}")

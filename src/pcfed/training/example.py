@@ -28,7 +28,7 @@ WEIGHTS = {
 }
 """What the clinics agree on."""
 
-ROWS = {"harbour": 160, "hillside": 220, "market": 180, "riverside": 200, "university": 400}
+ROWS = {"harbour": 150, "hillside": 200, "market": 150, "riverside": 200, "university": 300}
 SEED = 7
 
 
@@ -66,7 +66,7 @@ def _tables() -> dict[str, str]:
     w = np.array(list(WEIGHTS.values()))
     tables = {}
     for name, rows in ROWS.items():
-        center, own = 0.5 * rng.normal(size=w.size), w + 0.3 * rng.normal(size=w.size)
+        center, own = 0.5 * rng.normal(size=w.size), w + 0.1 * rng.normal(size=w.size)
         X = (center + rng.normal(size=(rows, w.size))).round(2)
         returned = rng.random(rows) < expit(X @ own)
         lines = [",".join([*WEIGHTS, "returned"])]

@@ -90,7 +90,13 @@ class Tracking:
         self.tell: Callable[[str], object] = lambda text: None
 
     def watch(self, seen: Evaluation) -> None:
-        """Hand on an evaluated round, and before the first of them what was there already."""
+        """Hand on an evaluated round, and what was there already before the first of them.
+
+        So it is where a training begins again, with a smaller step.
+        """
+        if seen.record.round <= self._last:
+            self._each(lambda tracker: tracker.end("interrupted"))
+            self._last = 0
         if not self._last:
             self._begin(seen.record.round)
         self._last = seen.record.round
