@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from pcfed.cli import main
+from pcfed.__main__ import main
 from tests.training.folders import OWN_CONFIG, SHARED, SHARED_CONFIG, folder_with
 from tests.training.test_bad_input import CONFIGS, DATA, more, shared
 

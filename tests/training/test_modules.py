@@ -15,6 +15,7 @@ import torch
 from pcfed import read_journal
 from pcfed.training import Delivered, Outcome, load_config, prepare, read_config
 from pcfed.training.steps import MOST, Halvings
+from pcfed.training.trackers import open_trackers
 from tests.test_run import same
 
 NET = """
@@ -143,7 +144,8 @@ def explosive(folder):
 def test_steps_that_explode_are_halved_and_told(tmp_path):
     told = []
     job = prepare(explosive(tmp_path), tmp_path / "run", allow_import=True)
-    result = job.run(tell=told.append)
+    with open_trackers(job, csv=tmp_path / "history.csv") as tracking:
+        result = job.run(tell=told.append, callbacks=[tracking.watch])
     assert result.status == "finished"
     assert told
     assert all("the training begins again with half the step, " in each for each in told)
@@ -152,6 +154,8 @@ def test_steps_that_explode_are_halved_and_told(tmp_path):
     assert log.count("half the step") == len(told)
     history = read_journal(job.folder.history)
     assert [record.round for record in history] == [*range(1, 26)]
+    lines = (tmp_path / "history.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == [str(k) for k in range(1, 26)]
     assert max(record.loss for record in history) <= 10 * result.start.loss
     steps = [float(each.split("half the step, ")[1].rstrip(".")) for each in told]
     assert np.allclose(np.array(steps[:-1]) / steps[1:], 2, rtol=0.01)

@@ -92,9 +92,12 @@ class Tracking:
     def watch(self, seen: Evaluation) -> None:
         """Hand on an evaluated round, and what was there already before the first of them.
 
-        So it is where a training goes back to a checkpoint, to go on with a smaller step.
+        So it is where a training begins again, with a smaller step.
         """
-        if not self._last or seen.record.round <= self._last:
+        if seen.record.round <= self._last:
+            self._each(lambda tracker: tracker.end("interrupted"))
+            self._last = 0
+        if not self._last:
             self._begin(seen.record.round)
         self._last = seen.record.round
         self._each(lambda tracker: tracker.add(seen.record))
