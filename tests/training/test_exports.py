@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from pcfed.training import Delivered
+from pcfed.training import Delivered, prepare
 from pcfed.training.exports import export
+from pcfed.training.saved import open_module
 from tests.training.test_delivered import CONFIGS, trained
+from tests.training.test_modules import CONFIG as MODULE_CONFIG
+from tests.training.test_modules import NET
 from tests.training.test_train import command
 
 X = np.random.default_rng(0).normal(size=(200, 2))
@@ -84,6 +87,35 @@ def test_the_parameters_of_a_module_are_exported_by_name(tmp_path):
     with pytest.raises(ValueError, match="sklearn has linear models only, got torch"):
         export(given, tmp_path / "a.json", "sklearn", "a")
     assert not (tmp_path / "a.json").exists()
+
+
+def test_a_module_predicts_with_the_parameters_of_an_agent(tmp_path):
+    (tmp_path / "my_models.py").write_text(NET)
+    for name, sign in (("north", 1), ("south", -1)):
+        rows = "".join(
+            f"{a},{b},{'ab'[sign * a > b]}\n" for a in range(-4, 5) for b in range(-3, 4)
+        )
+        (tmp_path / f"{name}.csv").write_text("u,v,side\n" + rows)
+    (tmp_path / "train.toml").write_text(MODULE_CONFIG.replace("rounds = 60", "rounds = 8"))
+    job = prepare(tmp_path / "train.toml", tmp_path / "run", allow_import=True)
+    job.run()
+    given = Delivered.load(job.folder.models)
+    north = job.made.problem.agents[0].loss
+    rows = np.array([[1.0, 2.0], [-3.0, 0.5], [2.0, -2.0]])
+    expected = north.module(given.models[0])(torch.tensor(rows, dtype=torch.float32))
+    module = open_module(tmp_path / "run", tmp_path)
+    assert given.scores("north", rows, module=module) == pytest.approx(
+        expected.detach().numpy(), abs=1e-5
+    )
+    (tmp_path / "new.csv").write_text("u,v\n1,2\n-3,0.5\n2,-2\n")
+    arguments = ["run", "new.csv", "--agent", "north"]
+    done = command(tmp_path, *arguments, "--module-folder", ".", name="predict")
+    assert done.stdout.split() == ["prediction", *given.predict("north", rows, module=module)]
+    done = command(tmp_path, *arguments, name="predict")
+    assert done.returncode == 2
+    assert "predictions need the module of the training, my_models:Net, got none" in done.stderr
+    with pytest.raises(ValueError, match="must be that of the training, my_models:Net, but it has"):
+        given.predict("north", rows, module=nn.Linear(2, 2))
 
 
 def test_the_commands_predict_and_export(tmp_path):

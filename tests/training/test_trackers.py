@@ -23,16 +23,22 @@ class Killed(Exception):
     """As if the process were killed."""
 
 
+def dying_at(number: int):
+    """Return a callback that is the end in a round."""
+
+    def die(seen) -> None:
+        if seen.record.round == number:
+            raise Killed
+
+    return die
+
+
 def train(path: Path, dies_at: int = 99, **where: object) -> None:
     """Train with trackers, perhaps not to the end."""
     job = prepare(path, path.parent / "run")
 
-    def die(seen: object) -> None:
-        if seen.record.round == dies_at:
-            raise Killed
-
     with open_trackers(job, **where) as tracking:
-        tracking.status = job.run(callbacks=[tracking.watch, die]).status
+        tracking.status = job.run(callbacks=[tracking.watch, dying_at(dies_at)]).status
 
 
 def rounds_twice_started(tmp_path: Path, rounds_of, **where: object) -> None:
@@ -62,6 +68,16 @@ def test_a_csv_file_has_every_round_once(tmp_path):
         assert float(row["loss"]) == record.loss
         assert float(row["infeasibility[north]"]) == record.infeasibility[0]
         assert float(row["test_accuracy[south]"]) == record.test_accuracy[1]
+
+
+def test_rounds_that_are_done_again_replace_the_old_ones(tmp_path):
+    job = prepare(folder_with(tmp_path, config=CONFIG), tmp_path / "run")
+    with open_trackers(job, csv=tmp_path / "history.csv") as tracking:
+        with pytest.raises(Killed):
+            job.run(callbacks=[tracking.watch, dying_at(8)])
+        job.run(callbacks=[tracking.watch])  # from the checkpoint of round 5
+    lines = (tmp_path / "history.csv").read_text().splitlines()[1:]
+    assert [int(line.partition(",")[0]) for line in lines] == [*range(1, 13)]
 
 
 def test_tensorboard_has_every_round_once(tmp_path):

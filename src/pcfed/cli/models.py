@@ -15,7 +15,7 @@ from pcfed.cli.app import app, say
 from pcfed.files import write_atomically
 from pcfed.training.assemble import matrix_of
 from pcfed.training.exports import FORMS, export
-from pcfed.training.saved import open_models
+from pcfed.training.saved import open_models, open_module
 from pcfed.training.tables import read_table
 
 Run = Annotated[Path, typer.Argument(help="The folder of a finished training.")]
@@ -38,6 +38,9 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="A column for each label, too.")
     ] = False,
+    module_folder: Annotated[
+        Path | None, typer.Option(help="Of kind torch: run the module's file, which is here.")
+    ] = None,
 ) -> None:
     """Predict the rows of a file with an agent's own model, or with the average model.
 
@@ -47,11 +50,11 @@ def predict(
     given.model(agent)
     if out is not None and out.exists() and data.exists() and out.samefile(data):
         raise ValueError(f"predict: --out must not be the data, got {out}; give another file.")
-    table = read_table(data)
-    X = matrix_of(table, given.columns)
-    columns = {"prediction": given.predict(agent, X).tolist()}
+    X = matrix_of(read_table(data), given.columns)
+    module = open_module(_folder(run), module_folder) if module_folder else None
+    columns = {"prediction": given.predict(agent, X, module=module).tolist()}
     if probabilities:
-        found = given.probabilities(agent, X).T.tolist()
+        found = given.probabilities(agent, X, module=module).T.tolist()
         columns |= {f"p({label})": p for label, p in zip(given.labels or (), found, strict=True)}
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
@@ -81,7 +84,11 @@ def export_models(
     torch.load reads with weights_only=True. sklearn: JSON with coef_, intercept_ and classes_.
     """
     given = open_models(run)
-    folder = run if run.is_dir() else run.parent
-    path = folder / f"export{FORMS[to][0]}" if out is None else out
+    path = _folder(run) / f"export{FORMS[to][0]}" if out is None else out
     export(given, path, to, agent)
     say(f"The {'models' if agent is None else f'model of {agent}'} for {to.value}: {path}")
+
+
+def _folder(run: Path) -> Path:
+    """Return the folder of a training, of which a file may be given."""
+    return run if run.is_dir() else run.parent

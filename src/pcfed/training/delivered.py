@@ -121,7 +121,7 @@ class Delivered:
         pairs = zip(self.layout.items(), pieces, strict=True)
         return {name: piece.reshape(shape) for (name, shape), piece in pairs}
 
-    def predict(self, agent: str, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, agent: str, X: ArrayLike, *, module: Any = None) -> NDArray[Any]:
         """Return what a model predicts for every row: labels, or numbers.
 
         Parameters
@@ -130,38 +130,39 @@ class Delivered:
             Whose model, or ``"average"``.
         X : array of shape (rows, features)
             The features, in the order of ``columns``.
+        module : torch.nn.Module, optional
+            Of kind torch, the module that was trained; its parameters are replaced in a copy.
         """
-        scores = self.scores(agent, X)
+        scores = self.scores(agent, X, module=module)
         if self.labels is None:
             return scores[:, 0]
         places = scores[:, 0] > 0 if self.kind == "logistic" else scores.argmax(axis=1)
         return np.array(self.labels)[places.astype(np.intp)]
 
-    def probabilities(self, agent: str, X: ArrayLike) -> Float64Array:
+    def probabilities(self, agent: str, X: ArrayLike, *, module: Any = None) -> Float64Array:
         """Return the probability of every label, one row a row of X, in the order of ``labels``."""
         if self.labels is None:
             raise ValueError(
                 f"probabilities must be of a classification, got {self.kind}; predict numbers."
             )
-        scores = self.scores(agent, X)
+        scores = self.scores(agent, X, module=module)
         if self.kind == "logistic":
             return np.column_stack([expit(-scores[:, 0]), expit(scores[:, 0])])
         found: Float64Array = softmax(scores, axis=1)
         return found
 
-    def scores(self, agent: str, X: ArrayLike) -> Float64Array:
+    def scores(self, agent: str, X: ArrayLike, *, module: Any = None) -> Float64Array:
         """Return the outputs of a model before they become labels, one row a row of X."""
-        if self.kind not in LINEAR:
-            raise ValueError(
-                f"predictions must be of {', '.join(LINEAR)}, got {self.kind}; load the exported "
-                "parameters into the module."
-            )
         features = floating("Delivered.predict: X", X).astype(np.float64, copy=False)
         if features.ndim != 2 or features.shape[1] != len(self.columns):
             raise ValueError(
                 f"Delivered.predict: X must have {len(self.columns)} columns, got shape "
                 f"{features.shape}; give one row a sample, with {listed(self.columns)}."
             )
+        if self.kind not in LINEAR:
+            from pcfed.training.exports import module_scores
+
+            return module_scores(self, agent, features, module)
         parts = self.parts(agent)
         W = np.atleast_2d(parts["coefficients"])
         with np.errstate(over="ignore"):  # an infinite score is as good as a large one

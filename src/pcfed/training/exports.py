@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from pcfed.arrays import Float64Array, one_line
 from pcfed.files import write_atomically
 from pcfed.training.delivered import AVERAGE, LINEAR, Delivered
 
@@ -56,6 +58,34 @@ def state_dict(given: Delivered, agent: str) -> dict[str, Any]:
         linear = {"weight": np.atleast_2d(parts["coefficients"])}
         parts = {**linear, "bias": parts["intercept"]} if given.intercept else linear
     return {name: torch.tensor(part) for name, part in parts.items()}
+
+
+def module_scores(given: Delivered, agent: str, X: Float64Array, module: Any) -> Float64Array:
+    """Return the outputs of a module with an agent's parameters, one row a row of X, in float64.
+
+    Raises
+    ------
+    ValueError
+        If there is no module, or another one than that of the training.
+    """
+    if module is None:
+        raise ValueError(
+            f"predictions need the module of the training, {given.module}, got none; give it "
+            "(pcfed predict: --module-folder)."
+        )
+    torch, own = _torch(), copy.deepcopy(module).double().eval()
+    state = state_dict(given, agent)
+    try:
+        if own.load_state_dict(state, strict=False).unexpected_keys:
+            raise ValueError(f"it has not all of {', '.join(state)}")
+        with torch.no_grad():
+            output = own(torch.from_numpy(X)).numpy()
+        scores: Float64Array = output.reshape(len(X), -1)
+    except Exception as error:  # it is code of others
+        raise ValueError(
+            one_line(f"the module must be that of the training, {given.module}, but {error}", 300)
+        ) from None
+    return scores
 
 
 def attributes(given: Delivered, agent: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pcfed.result import Record
 from pcfed.training.config import Config, read_config
 from pcfed.training.delivered import Delivered
 from pcfed.training.formats import read_bytes
+from pcfed.training.modules import load_module
 from pcfed.training.outcome import Outcome
 from pcfed.training.sentences import brief, shortened, shown
 
@@ -110,6 +111,20 @@ def open_models(path: Path) -> Delivered:
             "pcfed train come to its end."
         )
     return Delivered.load(path / "models.npz")
+
+
+def open_module(path: Path, folder: Path) -> Any:
+    """Return the PyTorch module of a training, by running its file in a folder.
+
+    Parameters
+    ----------
+    path : Path
+        The folder of the training.
+    folder : Path
+        Where the file is that ``model.module`` names: that of the configuration.
+    """
+    config = read_config(_facts(path)["config"], folder / "config.json")
+    return load_module(config, allow_import=True)
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class CsvTracker:
 
     def begin(self, earlier: Sequence[Record]) -> None:
         """Write the file anew."""
+        self.end("")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("w", encoding="utf-8", newline="")

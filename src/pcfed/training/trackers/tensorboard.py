@@ -28,6 +28,7 @@ class TensorBoardTracker:
 
     def begin(self, earlier: Sequence[Record]) -> None:
         """Write the file anew: old ones of the same training would give their points twice."""
+        self.end("")
         for old in self._folder.glob(f"events.*{self._suffix}"):
             old.unlink()
         self._writer = SummaryWriter(str(self._folder), filename_suffix=self._suffix)
