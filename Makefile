@@ -3,10 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test lint types docs pictures audit reproduce bench bench-peers clean
+.PHONY: help setup test lint types docs pictures audit reproduce bench bench-peers bench-projections clean
 
 help:  ## Show what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-18s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Make the virtual environment with everything we test with
 
@@ -47,6 +47,13 @@ bench: $(READY)  ## Measure the package against what the hardware allows (benchm
 
 bench-peers: $(READY)  ## Measure it against other packages, each in an environment of its own
 	$(BIN)/python -m benchmarks.peers
+
+bench-projections:  ## Measure projections against other packages, in one environment
+	$(PYTHON) -m venv .bench/projections
+	.bench/projections/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.bench/projections/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		POT==0.9.7.post1 proxop==1.0.6 pyproximal==0.13.0 jaxopt==0.8.5 chop-pytorch==0.0.3.1 --editable '.[fast]'
+	OMP_NUM_THREADS=1 .bench/projections/bin/python -m benchmarks.projections
 
 clean:  ## Remove the environment and what the tools leave behind
 	rm -rf $(VENV) .audit .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results site

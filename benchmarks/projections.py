@@ -8,10 +8,9 @@ negated to an array that is there: what the hardware allows. Methods that only k
 |x| and have the signs put back; jaxopt is compiled and gets JAX arrays, chop gets torch tensors.
 
 Reported besides: the error, the largest difference from the exact projection (in extended
-precision) over ε max|x|, of ours and of the worst of all. Run, with those peers that are there:
+precision) over ε max|x|, of ours and of the worst of all.
 
-    pip install POT proxop pyproximal jaxopt chop-pytorch
-    OMP_NUM_THREADS=1 python benchmarks/projections.py
+    make bench-projections
 """
 
 from __future__ import annotations
@@ -23,12 +22,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.peers.table import machine
 from pcfed.sets import Hint, L1Ball, Simplex, project_l1_balls
 
 Vector = NDArray[np.floating[Any]]
@@ -304,8 +305,15 @@ def table(measured: Sequence[Row]) -> str:
 
 
 def main() -> None:
+    """Measure with those methods that are there; write the table if that is all of them."""
     warnings.simplefilter("ignore")
-    print(table(measure()))
+    measured = measure()
+    about = "\n".join(line for line in (__doc__ or "").splitlines() if line[:4] != "    ").strip()
+    text = f"# Projections\n\n{about}\n\nBy `make bench-projections` on {machine()}.\n\n"
+    text += table(measured) + "\n"
+    if {row.method for row in measured} == set(METHODS):
+        Path(__file__).with_name("PROJECTIONS.md").write_text(text, "utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ ROOT = Path(pcfed.__file__).parent
 LAYERS = [
     "compiler",
     "arrays",
+    "notebook",
     "files",
     "archive",
     "sets",

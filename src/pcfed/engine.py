@@ -155,7 +155,8 @@ class Engine:
             private = state.private_of(at)
             new = self.algorithm.commit(private, pending, state.server, facts, done_steps)
             for name, vectors in new.items():
-                state.private[name][at] = vectors
+                if vectors is not private[name] or not isinstance(at, slice):
+                    state.private[name][at] = vectors
             self.plan.pool.release(*pending.values())
         return outcome(State(state.algorithm, index + 1, server, state.private))
 
@@ -262,7 +263,8 @@ def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
     """Say for each agent whether all of its update is finite."""
     fine = np.ones(agents, np.bool_)
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows in (*update.sent.values(), *update.pending.values()):
+        arrays = {id(rows): rows for rows in (*update.sent.values(), *update.pending.values())}
+        for rows in arrays.values():
             if not np.isfinite(rows.sum()):  # seldom: look more closely
                 fine &= np.isfinite(rows).all(axis=1)
     return fine

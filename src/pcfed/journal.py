@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -96,7 +97,10 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Add a record."""
-        row = {item.name: _plain(getattr(record, item.name)) for item in fields(Record)}
+        self.add({item.name: _plain(getattr(record, item.name)) for item in fields(Record)})
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a line of names and values, which JSON must be able to hold."""
         line = json.dumps(row).encode() + b"\n"
         self._sum.update(line)
         try:

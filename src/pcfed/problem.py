@@ -20,6 +20,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array, floating, positive
 from pcfed.losses import Loss
+from pcfed.notebook import html_table
 from pcfed.sets import Blocks, ConvexSet
 
 
@@ -140,6 +141,14 @@ class Problem:
 
     def __repr__(self) -> str:
         return f"Problem({self.m} agents, {self.n} parameters)"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, a.loss.size, a.test.size if a.test else None, a.constraint, a.coupling)
+            for name, a in zip(self.names, self.agents, strict=True)
+        ]
+        columns = ("agent", "samples", "held out", "set", "coupling")
+        return html_table(repr(self), columns, rows)
 
     @cached_property
     def L_f(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pcfed.archive import load_arrays, save_arrays
 from pcfed.arrays import Array, Float64Array
+from pcfed.notebook import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,6 +166,13 @@ class Result:
             f"objective {last.objective:.6g}, "
             f"largest infeasibility {last.infeasibility.max():.3g})"
         )
+
+    def _repr_html_(self) -> str:
+        last = self.history[-1] if self.history else self.start
+        figures = (last.infeasibility, last.distance, last.test_loss, last.test_accuracy)
+        rows = [(i, *row) for i, row in enumerate(zip(*(f.tolist() for f in figures), strict=True))]
+        columns = ("agent", "infeasibility", "from the average", "held-out loss", "held-out score")
+        return html_table(repr(self), columns, rows)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the history as a data frame, one row a record, one column per agent and quantity.

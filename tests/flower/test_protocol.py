@@ -11,66 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcfed import run
-from pcfed.flower import Coordinator, Message, Node, Terms
+from pcfed.archive import load_arrays
+from pcfed.flower import Coordinator, Message, Node
 from pcfed.flower.coordinator import TooFew
-from tests.federations import ALGORITHMS, classifiers
-
-NAMES = ("north", "south", "west")
-OPTIONS = {"local_steps": 3, "seed": 4}
-
-
-class Post:
-    """Carries messages in this process, as badly as it is told to.
-
-    ``fates`` says for each exchange what becomes of each agent's message: it is delivered, it is
-    lost on the way, its reply is lost, it is delivered twice, or the agent dies before it has
-    written its state, or after that and before it replies.
-    """
-
-    def __init__(self, nodes, fates=()):
-        self.nodes, self.fates = nodes, iter(fates)
-
-    def exchange(self, messages):
-        fate = next(self.fates, {})
-        for name, message in messages.items():
-            what = fate.get(name, "delivered")
-            if what in ("lost", "dies before"):
-                continue
-            reply = self.nodes[name].answer(message)
-            if what in ("reply lost", "dies after"):
-                continue
-            if what == "twice":
-                again = self.nodes[name].answer(message)
-                for key, vector in reply.vectors.items():
-                    np.testing.assert_array_equal(vector, again.vectors[key])
-            yield reply
-
-
-def federation(folder: Path, algorithm, rounds, fates=(), **options):
-    problem = classifiers()
-    nodes = {
-        name: Node(name, agent, folder / f"{name}.npz", batch=0.3)
-        for name, agent in zip(NAMES, problem.agents, strict=True)
-    }
-    terms = Terms("a test", NAMES, problem.n, algorithm, rounds, **{**OPTIONS, **options})
-    return problem, nodes, Coordinator(terms, Post(nodes, fates), folder / "server.npz")
-
-
-def models(nodes, coordinator):
-    server, algorithm = coordinator.standing.server, coordinator.terms.algorithm
-    return np.stack([node.model(server, algorithm) for node in nodes.values()])
-
+from pcfed.flower.places import CHECKPOINT, HISTORY
+from pcfed.flower.standing import Standing
+from tests.federations import ALGORITHMS
+from tests.flower.in_process import NAMES, OPTIONS, Post, federation, history, models
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 
 
 @every_algorithm
 def test_the_numbers_of_the_simulator(algorithm, tmp_path):
-    problem, nodes, server = federation(tmp_path, algorithm, 5)
-    server.run()
-    expected = run(problem, algorithm, rounds=5, batch=0.3, **OPTIONS)
-    np.testing.assert_array_equal(models(nodes, server), expected.models)
-    assert all(off < 1e-14 for off in server.audit().values())
+    with federation(tmp_path, algorithm, 5) as (problem, nodes, server):
+        server.run()
+        server.finish()
+        expected = run(problem, algorithm, rounds=5, batch=0.3, **OPTIONS)
+        np.testing.assert_array_equal(models(nodes, server), expected.models)
+        assert all(off < 1e-14 for off in server.audit().values())
 
 
 FATES = st.sampled_from(["delivered", "lost", "reply lost", "twice", "dies before", "dies after"])
@@ -85,41 +44,68 @@ ROUNDS = 6
 )
 def test_exactly_once_whatever_happens(algorithm, fates, dies):
     """The model equals the simulator's with those absences, and every audit holds."""
-    with tempfile.TemporaryDirectory() as home:
-        folder = Path(home)
-        problem, nodes, server = federation(folder, algorithm, ROUNDS, fates, attempts=99)
+    with (
+        tempfile.TemporaryDirectory() as home,
+        federation(Path(home), algorithm, ROUNDS, fates, attempts=99) as (problem, nodes, server),
+    ):
         while server.standing.round < ROUNDS:
             server.play()
             if server.standing.round in dies:  # the server and its post start again
-                server = Coordinator(
-                    server.terms, Post(nodes, fates[server.standing.round :]), server.path
-                )
+                server.__exit__(None, None, None)
+                post = Post(nodes, fates[server.standing.round :])
+                server = Coordinator(server.terms, post, server.folder)
         server.transport.fates = iter(())
-        server.finish()
-        absent = [
-            [i for i, name in enumerate(NAMES) if name not in entry["counted"]]
-            for entry in server.standing.history
-        ]
-        expected = run(
-            problem, algorithm, rounds=ROUNDS, batch=0.3, participation=absent, **OPTIONS
-        )
-        np.testing.assert_array_equal(models(nodes, server), expected.models)
-        assert all(off < 1e-13 for off in server.audit().values())
+        with server:
+            server.finish()
+            absent = [
+                [i for i, name in enumerate(NAMES) if name not in entry["counted"]]
+                for entry in history(server)
+            ]
+            expected = run(
+                problem, algorithm, rounds=ROUNDS, batch=0.3, participation=absent, **OPTIONS
+            )
+            np.testing.assert_array_equal(models(nodes, server), expected.models)
+            assert all(off < 1e-13 for off in server.audit().values())
 
 
 def test_a_server_that_dies_before_its_checkpoint_plays_the_round_again(tmp_path, monkeypatch):
     algorithm = ALGORITHMS["exact PCFedAvg"]
-    problem, nodes, server = federation(tmp_path, algorithm, 4)
-    server.play()
-    monkeypatch.setattr(Coordinator, "_save", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+    with federation(tmp_path, algorithm, 4) as (_, _, server):
         server.play()
-    monkeypatch.undo()
-    again = Coordinator(server.terms, server.transport, server.path)
-    assert again.standing.round == 1
-    again.run()
-    expected = run(problem, algorithm, rounds=4, batch=0.3, **OPTIONS)
-    np.testing.assert_array_equal(models(nodes, again), expected.models)
+        monkeypatch.setattr(Standing, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            server.play()
+        monkeypatch.undo()
+        assert len(history(server)) == 2  # the second line is of a round that does not count
+    with federation(tmp_path, algorithm, 4) as (problem, nodes, again):
+        assert again.standing.round == len(history(again)) == 1
+        again.run()
+        again.finish()
+        expected = run(problem, algorithm, rounds=4, batch=0.3, **OPTIONS)
+        np.testing.assert_array_equal(models(nodes, again), expected.models)
+        assert [entry["round"] for entry in history(again)] == [0, 1, 2, 3]
+
+
+def test_the_checkpoint_does_not_grow_with_the_rounds(tmp_path):
+    sizes = []
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 40) as (_, _, server):
+        for _ in range(40):
+            server.play()
+            sizes.append((server.folder / CHECKPOINT).stat().st_size)
+    assert max(sizes) - min(sizes) < 64  # a digit here and there
+    assert (tmp_path / "server" / HISTORY).read_text().count("\n") == 40
+
+
+def test_a_history_that_is_not_the_checkpoints_is_refused(tmp_path):
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 9) as (_, _, server):
+        server.play()
+    path = tmp_path / "server" / HISTORY
+    path.write_text(path.read_text().replace("north", "North"))
+    with (
+        pytest.raises(ValueError, match=r"must begin with the .* bytes that the checkpoint knows"),
+        federation(tmp_path, ALGORITHMS["PCFedAvg"], 9),
+    ):
+        pass
 
 
 BAD = {
@@ -129,7 +115,6 @@ BAD = {
     "type": (lambda v: v.astype(int), {}, "its vectors must be"),
     "stranger": (lambda v: v, {"name": "east"}, "it is not in the roster"),
     "round": (lambda v: v, {"round": 7}, "it is of another round"),
-    "attempt": (lambda v: v, {"attempt": 7}, "it is of another round"),
     "training": (lambda v: v, {"training": "x"}, "it is of another training"),
     "taken": (lambda v: v, {"name": "south"}, "its name is taken"),
 }
@@ -138,9 +123,6 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_updates_are_refused_and_count_as_absent(case, tmp_path):
     change, facts, why = BAD[case]
-    problem, nodes, server = federation(
-        tmp_path, ALGORITHMS["PCFedAvg"], 3, norm_limit=1000.0, minimum=1
-    )
 
     class Liar(Node):
         def answer(self, message):
@@ -150,46 +132,91 @@ def test_bad_updates_are_refused_and_count_as_absent(case, tmp_path):
                 reply = Message(reply.kind, {**reply.facts, **facts}, vectors)
             return reply
 
-    nodes["north"] = Liar("north", problem.agents[0], tmp_path / "north.npz", batch=0.3)
-    server.run()
-    refused = server.standing.history[1]["refused"]
-    assert list(refused.values()) == [refused[facts.get("name", "north")]]
-    assert why in refused[facts.get("name", "north")]
-    away = [0, 1] if case == "taken" else [0]
-    absent = [[], away, []]
-    expected = run(
-        problem, ALGORITHMS["PCFedAvg"], rounds=3, batch=0.3, participation=absent, **OPTIONS
-    )
-    np.testing.assert_array_equal(models(nodes, server), expected.models)
+    algorithm = ALGORITHMS["PCFedAvg"]
+    with federation(tmp_path, algorithm, 3, norm_limit=1000.0) as (problem, nodes, server):
+        nodes["north"] = Liar("north", problem.agents[0], tmp_path / "north", batch=0.3)
+        server.run()
+        server.finish()
+        refused = history(server)[1]["refused"]
+        assert list(refused.values()) == [refused[facts.get("name", "north")]]
+        assert why in refused[facts.get("name", "north")]
+        absent = [[], [0, 1] if case == "taken" else [0], []]
+        expected = run(problem, algorithm, rounds=3, batch=0.3, participation=absent, **OPTIONS)
+        np.testing.assert_array_equal(models(nodes, server), expected.models)
 
 
 def test_a_round_with_too_few_is_repeated_not_averaged_with_nothing(tmp_path):
-    nobody = dict.fromkeys(NAMES, "lost")
-    one = {"north": "lost", "south": "reply lost"}
-    problem, nodes, server = federation(
-        tmp_path, ALGORITHMS["PCFedAvg"], 2, [nobody, one, {}], minimum=2, attempts=3
-    )
-    server.run()
-    expected = run(problem, ALGORITHMS["PCFedAvg"], rounds=2, batch=0.3, **OPTIONS)
-    np.testing.assert_array_equal(models(nodes, server), expected.models)
-    problem, nodes, server = federation(
-        tmp_path / "other", ALGORITHMS["PCFedAvg"], 2, [nobody] * 3, minimum=2, attempts=3
-    )
-    with pytest.raises(TooFew, match="Round 0 had fewer than 2 agents 3 times; start more"):
+    algorithm, nobody = ALGORITHMS["PCFedAvg"], dict.fromkeys(NAMES, "lost")
+    fates = [nobody, {"north": "lost", "south": "reply lost"}, {}]
+    few = {"minimum": 2, "attempts": 3}
+    with federation(tmp_path, algorithm, 2, fates, **few) as (problem, nodes, server):
         server.run()
-    server.run()  # now they answer
+        server.finish()
+        expected = run(problem, algorithm, rounds=2, batch=0.3, **OPTIONS)
+        np.testing.assert_array_equal(models(nodes, server), expected.models)
+    with federation(tmp_path / "other", algorithm, 2, [nobody] * 3, **few) as (_, _, server):
+        with pytest.raises(TooFew, match="Round 0 had fewer than 2 agents 3 times; start more"):
+            server.run()
+        server.run()  # now they answer
+        assert server.standing.round == 2
 
 
 def test_an_agent_with_an_old_state_says_so(tmp_path):
-    server = federation(tmp_path, ALGORITHMS["PCFedAvg"], 9)[2]
-    server.play()
-    server.play()
-    old = (tmp_path / "north.npz").read_bytes()
-    server.play()
-    server.play()
-    (tmp_path / "north.npz").write_bytes(old)
-    with pytest.raises(ValueError, match=r"which the state in .* does not know; put the newest"):
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 9) as (_, nodes, server):
         server.play()
-    (tmp_path / "north.npz").unlink()
-    with pytest.raises(ValueError, match="counted up to round 3, but there is no state"):
         server.play()
+        state = nodes["north"].path
+        old = state.read_bytes()
+        server.play()
+        server.play()
+        state.write_bytes(old)
+        with pytest.raises(ValueError, match=r"which the state in .* does not know; put the newe"):
+            server.play()
+        state.unlink()
+        with pytest.raises(ValueError, match="counted up to round 3, but there is no state"):
+            server.play()
+
+
+def test_messages_that_come_too_late_change_nothing(tmp_path):
+    """A message of an older round, delivered after a newer one, must not undo what is pending."""
+    with federation(tmp_path, ALGORITHMS["exact PCFedAvg"], 5) as (problem, nodes, server):
+        server.play()
+        old = server._messages("train", {}, {})["north"]
+        server.transport.fates = iter([{"north": "lost"}])
+        server.play()  # round 1, without north
+        server.play()
+        pending = nodes["north"].path.read_bytes()
+        with pytest.raises(ValueError, match="a message of round 1 came after one of round 2"):
+            nodes["north"].answer(old)
+        assert nodes["north"].path.read_bytes() == pending
+        server.run()
+        with pytest.raises(ValueError, match="round 3 was counted, and the server knows them up"):
+            nodes["north"].answer(old)
+        server.finish()
+        assert all(off < 1e-14 for off in server.audit().values())
+        absent = [[], [0], [], [], []]
+        expected = run(
+            problem, server.terms.algorithm, rounds=5, batch=0.3, participation=absent, **OPTIONS
+        )
+        np.testing.assert_array_equal(models(nodes, server), expected.models)
+
+
+def test_the_terms_of_a_training_do_not_change(tmp_path):
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2) as (_, _, server):
+        server.run()
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 3, minimum=3, attempts=2) as (_, _, server):
+        server.play()  # for how long is another matter
+        assert server.standing.round == 3
+    for change in ({"seed": 5}, {"local_steps": 4}):
+        with (
+            pytest.raises(ValueError, match="of one with other terms; give the training another"),
+            federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, **change),
+        ):
+            pass
+    with (
+        pytest.raises(ValueError, match="other terms"),
+        federation(tmp_path, ALGORITHMS["FedAvg"], 2),
+    ):
+        pass
+    about, _ = load_arrays(tmp_path / "server" / CHECKPOINT)
+    assert about["round"] == 3

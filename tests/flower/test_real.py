@@ -1,68 +1,56 @@
-"""A real SuperLink and real SuperNodes, as processes with TLS and keys: the simulator's numbers."""
+"""Real processes with TLS and keys: the simulator's numbers, strangers, and a killed SuperNode.
+
+`make test-federation` runs more of this kind (test_real_long.py).
+"""
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from pcfed import PCFedAvg, Problem, run
-from pcfed.archive import load_arrays
-from pcfed.flower.local import LocalFederation
-from pcfed.flower.node import Node
-from pcfed.flower.settings import agent_of, read_agent_file, read_server
+from pcfed.flower.keys import make_keys
+from tests.flower.processes import federation, wait_until
 
-NAMES = ("agent-1", "agent-2", "agent-3")
+KILLED = "agent-2"
 
 
-@pytest.fixture
-def federation(tmp_path) -> Iterator[LocalFederation]:
-    found = LocalFederation(tmp_path / "federation")
-    found.write_example(len(NAMES))
-    file = found.folder / "server.toml"
-    file.write_text(file.read_text().replace("rounds = 5", "rounds = 2"))
-    yield found
-    found.down()
+def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
+    with federation(tmp_path / "federation", 3, secure=True) as real:
+        with pytest.raises(ValueError, match="has one that runs; take it down"):
+            real.up(secure=True)
+        make_keys(tmp_path / "own", ["localhost"], ["stranger"])
+        real.stranger("stranger", tmp_path / "own", real.folder / "keys" / "ca.crt")
+        real.begin("short", rounds=3, minimum=2)
+        real.plant(KILLED, "computing", 1, wait=True)
+
+        def kill_and_start_again() -> None:
+            if real.reached and real.killed != [KILLED]:
+                real.kill(KILLED)
+                real.up(secure=True)
+
+        real.train(kill_and_start_again)
+        counted = real.check()
+        assert real.killed == [KILLED]
+        assert KILLED not in counted[1]
+        assert {name for present in counted for name in present} == set(real.names)
+        wait_until(lambda: "Exit Code: 305" in real.log("stranger"))
+
+        apps = [path for path in (real.folder / "flower" / "apps").rglob("*") if path.is_file()]
+        assert apps
+        assert not [path for path in apps if path.name.startswith("agent-")]
+        assert real.down() == 4
+        assert real.alive() == {}
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_three_agents_over_tls_with_keys(federation):
-    folder = federation.folder
-    federation.up(secure=True)
-    with pytest.raises(ValueError, match="has one that runs; take it down"):
-        federation.up(secure=True)
-    assert all(federation.alive().values())
-    certificate = folder / "keys" / "server.crt"
-    check = ["openssl", "verify", "-CAfile", folder / "keys" / "ca.crt", certificate]
+def test_openssl_accepts_the_certificate(tmp_path):
+    make_keys(tmp_path, ["127.0.0.1", "localhost"], [])
+    check = ["openssl", "verify", "-CAfile", tmp_path / "ca.crt", tmp_path / "server.crt"]
     assert subprocess.run(check, capture_output=True, check=False).returncode == 0
-    assert federation.run(), (folder / "logs" / "flwr.log").read_text()[-3000:]
-    facts = json.loads((folder / "server.json").read_text())
-    assert [entry["counted"] for entry in facts["history"]] == [list(NAMES)] * 2
-    assert facts["audit"].keys() == {"w_mean", "cv_mean", "cu_mean"}
-    assert all(off < 1e-13 for off in facts["audit"].values())
-
-    settings = read_server(folder / "server.toml")
-    paths = [folder / f"{name}.toml" for name in NAMES]
-    agents = [agent_of(path, read_agent_file(path), settings.schema) for path in paths]
-    method = PCFedAvg(step=0.5, penalty=1.0, exact=True)
-    expected = run(Problem(agents), method, rounds=2, local_steps=20)
-    _, arrays = load_arrays(folder / "server.npz")
-    server = {key.removeprefix("server/"): vector for key, vector in arrays.items()}
-    for i, name in enumerate(NAMES):
-        model = Node(name, agents[i], folder / f"{name}.example.npz").model(server, method)
-        np.testing.assert_allclose(model, expected.models[i], rtol=0, atol=1e-12)
-
-    sent_to_all = [path for path in (folder / "flower" / "apps").rglob("*") if path.is_file()]
-    assert sent_to_all
-    assert not [path for path in sent_to_all if path.name.startswith("agent-")]
-    assert federation.down() == 4
-    assert federation.alive() == {}
 
 
 def test_the_command_line_of_a_federation_that_is_not_there(tmp_path):

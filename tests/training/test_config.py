@@ -16,7 +16,7 @@ from tests.training.folders import FULL_CONFIG, OWN_CONFIG, SHARED, SHARED_CONFI
 
 def test_the_documented_form(tmp_path):
     config = load_config(folder_with(tmp_path, config=FULL_CONFIG))
-    assert vars(config.model) == {"kind": "softmax", "intercept": False, "l2": 0.0}
+    assert config.model.resolved() == {"kind": "softmax", "intercept": False, "l2": 0.0}
     assert config.data.features == ("a", "b")
     assert config.algorithm == PCFedAvg("auto", "auto", exact=True)
     assert config.training.gap == 0.01

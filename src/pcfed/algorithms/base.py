@@ -218,7 +218,8 @@ class Algorithm(ABC):
         Parameters
         ----------
         private, pending : Vectors
-            Their state before the round, and what they kept of it, one row each.
+            Their state before the round, and what they kept of it, one row each; ``private`` may
+            be written to.
         received : Vectors
             What the server broadcast in the round.
         facts : Round

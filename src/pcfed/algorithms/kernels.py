@@ -19,9 +19,11 @@ from numba import types
 
 from pcfed.arrays import Array
 from pcfed.compiler import entry
+from pcfed.sets.kernels import INSIDE, LEFT, project_one
 
 PIECE = 1024
 
+_tuple: Any = types.Tuple
 _exact = numba.njit(fastmath=False, nogil=True, error_model="numpy")
 
 
@@ -63,6 +65,24 @@ def _descend(
 
 
 @_exact
+def _place_own(x: Array, x0: Array, v: Array, u: Array) -> None:
+    for j in range(x.size):
+        x[j] = x0[j] + (v[j] + u[j])
+
+
+@_exact
+def _place_average(z: Array, z0: Array, v: Array, u: Array, share: Any) -> None:
+    for j in range(z.size):
+        z[j] = z0[j] + (v[j] + share * u[j])
+
+
+@_exact
+def _sum(y: Array, a: Array, b: Array) -> None:
+    for j in range(y.size):
+        y[j] = a[j] + b[j]
+
+
+@_exact
 def _advance_every(
     v: Array, g: Array, x: Array, z: Array, sigma: Any, gamma: Any, share: Any
 ) -> None:
@@ -71,11 +91,9 @@ def _advance_every(
 
 
 @_exact
-def _advance_own(
-    u: Array, p: Array, y: Array, x: Array, z: Array, sigma: Any, gamma: Any, rho: Any
-) -> None:
+def _advance_own(u: Array, p: Array, x: Array, z: Array, sigma: Any, gamma: Any, rho: Any) -> None:
     for j in range(u.size):
-        u[j] -= gamma * (rho * (y[j] - p[j]) + sigma * (x[j] - z[j]))
+        u[j] -= gamma * (rho * (x[j] - p[j]) + sigma * (x[j] - z[j]))
 
 
 @_exact
@@ -95,100 +113,70 @@ def _advance_own_corrected(
 
 
 @_exact
-def _place_own(x: Array, x0: Array, v: Array, u: Array) -> None:
-    for j in range(x.size):
-        x[j] = x0[j] + (v[j] + u[j])
-
-
-@_exact
-def _place_average(z: Array, z0: Array, v: Array, u: Array, share: Any) -> None:
-    for j in range(z.size):
-        z[j] = z0[j] + (v[j] + share * u[j])
-
-
-@_exact
-def _place_own_corrected(x: Array, x0: Array, v: Array, u: Array, shift: Array, k: Any) -> None:
-    for j in range(x.size):
-        x[j] = x0[j] + (v[j] + u[j]) - k * shift[j]
-
-
-@_exact
-def _place_average_corrected(
-    z: Array, z0: Array, v: Array, u: Array, shift: Array, share: Any, k: Any
-) -> None:
-    for j in range(z.size):
-        z[j] = z0[j] + (v[j] + share * u[j]) - k * shift[j]
-
-
-@_exact
-def _sum(y: Array, a: Array, b: Array) -> None:
-    for j in range(y.size):
-        y[j] = a[j] + b[j]
+def _place(i: int, blocks: Any, fix: Any, k: Any, x: Array, y: Array) -> None:
+    """Write the own block of row i to x, and with corrections the point y that is projected."""
+    v, u, _, x0, _ = blocks
+    _place_own(x, x0[i], v[i], u[i])
+    if fix[0].shape[0] > 0:
+        _, _, offset, own_shift, _ = fix
+        _subtract_scaled(x, k, own_shift[i])
+        _sum(y, x, offset[i])
 
 
 @_exact
 def _advance(
-    v: Array,
-    u: Array,
-    x: Array,
-    z: Array,
-    g: Array,
-    p: Array,
-    x0: Array,
-    z0: Array,
-    sigma: Array,
-    gamma: Any,
-    rho: Any,
-    share: Any,
+    i: int, blocks: Any, fix: Any, facts: Any, k: Any, g: Array, x: Array, y: Array, p: Array
 ) -> None:
-    n = v.shape[1]
-    for i in range(v.shape[0]):
-        for start in range(0, n, PIECE):
-            end = min(start + PIECE, n)
-            x_, z_ = x[i, start:end], z[i, start:end]
-            v_, u_ = v[i, start:end], u[i, start:end]
-            _advance_every(v_, g[i, start:end], x_, z_, sigma[i, 0], gamma, share)
-            _advance_own(u_, p[i, start:end], x_, x_, z_, sigma[i, 0], gamma, rho)
-            _place_own(x_, x0[i, start:end], v_, u_)
+    """Take the step of row i, from its gradient, its own block, the point y and its projection."""
+    v, u, z, _, z0 = blocks
+    sigmas, gamma, rho, share = facts
+    sigma, n = sigmas[i, 0], v.shape[1]
+    for start in range(0, n, PIECE):
+        end = min(start + PIECE, n)
+        v_, u_, z_ = v[i, start:end], u[i, start:end], z[i, start:end]
+        g_, x_, p_ = g[i, start:end], x[start:end], p[start:end]
+        if fix[0].shape[0] > 0:
+            every, own, _, _, mean_shift = fix
+            y_, every_, own_ = y[start:end], every[i, start:end], own[i, start:end]
+            _advance_every_corrected(v_, g_, x_, z_, every_, sigma, gamma, share)
+            _advance_own_corrected(u_, p_, y_, x_, z_, own_, sigma, gamma, rho)
+            _place_average(z_, z0[start:end], v_, u_, share)
+            _subtract_scaled(z_, k + v.dtype.type(1), mean_shift[start:end])
+        else:
+            _advance_every(v_, g_, x_, z_, sigma, gamma, share)
+            _advance_own(u_, p_, x_, z_, sigma, gamma, rho)
             _place_average(z_, z0[start:end], v_, u_, share)
 
 
 @_exact
-def _advance_corrected(
-    v: Array,
-    u: Array,
-    x: Array,
-    z: Array,
-    g: Array,
-    p: Array,
-    x0: Array,
-    z0: Array,
-    sigma: Array,
-    gamma: Any,
-    rho: Any,
-    share: Any,
-    y: Array,
-    every: Array,
-    own: Array,
-    offset: Array,
-    own_shift: Array,
-    mean_shift: Array,
-    k: Any,
+def _place_rows(blocks: Any, fix: Any, facts: Any, k: Any, x: Array, y: Array) -> None:
+    for i in range(x.shape[0]):
+        _place(i, blocks, fix, k, x[i], y[i])
+
+
+@_exact
+def _advance_rows(
+    blocks: Any, fix: Any, facts: Any, k: Any, g: Array, x: Array, y: Array, p: Array
 ) -> None:
-    n = v.shape[1]
-    for i in range(v.shape[0]):
-        for start in range(0, n, PIECE):
-            end = min(start + PIECE, n)
-            x_, z_, y_ = x[i, start:end], z[i, start:end], y[i, start:end]
-            v_, u_ = v[i, start:end], u[i, start:end]
-            g_, p_ = g[i, start:end], p[i, start:end]
-            every_, own_ = every[i, start:end], own[i, start:end]
-            _advance_every_corrected(v_, g_, x_, z_, every_, sigma[i, 0], gamma, share)
-            _advance_own_corrected(u_, p_, y_, x_, z_, own_, sigma[i, 0], gamma, rho)
-            _place_own_corrected(x_, x0[i, start:end], v_, u_, own_shift[i, start:end], k)
-            shift = mean_shift[start:end]
-            _place_average_corrected(z_, z0[start:end], v_, u_, shift, share, k)
-            _sum(y_, x_, offset[i, start:end])
+    for i in range(g.shape[0]):
+        _advance(i, blocks, fix, facts, k, g, x[i], y[i], p[i])
+
+
+@_exact
+def _step_rows(
+    blocks: Any, fix: Any, facts: Any, k: Any, g: Array, targets: Any, room: Array
+) -> int:
+    """Project and step, row by row; return how many were done before one was left to NumPy."""
+    fold, totals, slack, thetas = targets
+    x, p = room[0], room[1]
+    y = room[room.shape[0] - 1 if fix[0].shape[0] > 0 else 0]
+    for i in range(g.shape[0]):
+        _place(i, blocks, fix, k, x, y)
+        status, thetas[i] = project_one(y, fold, totals[i], slack, thetas[i], p)
+        if status == LEFT:
+            return i
+        _advance(i, blocks, fix, facts, k, g, x, y, y if status == INSIDE else p)
+    return int(g.shape[0])
 
 
 @_exact
@@ -198,6 +186,13 @@ def _add_rows(total: Array, rows: Array) -> None:
         end = min(start + PIECE, n)
         for i in range(rows.shape[0]):
             _add(total[start:end], rows[i, start:end])
+
+
+@_exact
+def _add_quotient(rows: Array, update: Array, m: float) -> None:
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            rows[i, j] += np.float64(update[i, j]) / m
 
 
 # -- entry points ---------------------------------------------------------------------------------
@@ -212,19 +207,27 @@ def descend(dtype: np.dtype[Any]) -> Callable[..., None]:
 
 
 @cache
-def advance(dtype: np.dtype[Any]) -> Callable[..., None]:
-    """Return ``_advance``, compiled for one dtype."""
-    return entry(_advance, _signature(dtype))
+def place_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
+    """Return ``_place_rows``, compiled for one dtype."""
+    rows, number, blocks, fix, facts = _types(dtype)
+    return entry(_place_rows, (blocks, fix, facts, number, rows, rows))
 
 
 @cache
-def advance_corrected(dtype: np.dtype[Any]) -> Callable[..., None]:
-    """Return ``_advance_corrected``, compiled for one dtype."""
-    number = numba.from_dtype(dtype)
-    read, write = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
-    vector = types.Array(number, 1, "C", readonly=True)
-    terms = (write, read, read, read, read, vector, number)
-    return entry(_advance_corrected, (*_signature(dtype), *terms))
+def advance_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
+    """Return ``_advance_rows``, compiled for one dtype."""
+    rows, number, blocks, fix, facts = _types(dtype)
+    return entry(_advance_rows, (blocks, fix, facts, number, rows, rows, rows, rows))
+
+
+@cache
+def step_rows(dtype: np.dtype[Any]) -> Callable[..., int]:
+    """Return ``_step_rows``, compiled for one dtype."""
+    rows, number, blocks, fix, facts = _types(dtype)
+    real = types.float64
+    reals = types.Array(real, 1, "C")
+    targets = _tuple((types.boolean, reals, real, reals))
+    return entry(_step_rows, (blocks, fix, facts, number, rows, targets, rows))
 
 
 @cache
@@ -234,9 +237,18 @@ def add_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
     return entry(_add_rows, (types.Array(types.float64, 1, "C"), rows))
 
 
-def _signature(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the types of what plain and corrected steps have in common."""
+@cache
+def add_quotient(dtype: np.dtype[Any]) -> Callable[..., None]:
+    """Return ``_add_quotient``, compiled for updates of one dtype."""
+    update = types.Array(numba.from_dtype(dtype), 2, "C", readonly=True)
+    return entry(_add_quotient, (types.Array(types.float64, 2, "C"), update, types.float64))
+
+
+def _types(dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return the types of rows, numbers, blocks, corrections and facts."""
     number = numba.from_dtype(dtype)
-    read, write = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
-    vector = types.Array(number, 1, "C", readonly=True)
-    return (write,) * 4 + (read,) * 3 + (vector, read, number, number, number)
+    rows, vector = types.Array(number, 2, "C"), types.Array(number, 1, "C")
+    blocks = _tuple((rows, rows, rows, rows, vector))
+    fix = _tuple((rows, rows, rows, rows, vector))
+    facts = _tuple((rows, number, number, number))
+    return rows, number, blocks, fix, facts

@@ -51,7 +51,7 @@ from pcfed.algorithms.base import (
     usual_smoothness,
 )
 from pcfed.algorithms.schedules import decaying, largest_value, value_at
-from pcfed.algorithms.steps import Blocks, Corrections
+from pcfed.algorithms.steps import Blocks, Corrections, add_quotient
 from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
@@ -167,14 +167,11 @@ class PCFedAvg(Algorithm):
             received["C"], self._offset(received, private), work.empty(), casting="same_kind"
         )
         blocks = Blocks(work, x0, self.average(received).astype(work.dtype), fix)
-        g, p = work.empty(), work.empty()
+        g = work.empty()
         for _ in range(work.steps):
             work.gradient(blocks.z, out=g)  # g = ∇f(z) on a batch
-            work.project(blocks.y, out=p)  # p = Π[y]
-            blocks.advance(
-                g, p, step=facts.step, penalty=facts.penalty, coupling=work.coupling, m=facts.m
-            )
-        work.release(g, p, x0, *blocks.scratch)
+            blocks.advance(g, step=facts.step, penalty=facts.penalty, m=facts.m)
+        work.release(g, *blocks.scratch)
         v, u = blocks.v, blocks.u
         if multiplier is None:
             return Update(sent={"v": v, "u": u}, pending={"u": u})
@@ -201,9 +198,8 @@ class PCFedAvg(Algorithm):
     ) -> Vectors:
         """Add the agent's own part of the round to its offset and its corrections."""
         m = facts.m
-        u = pending["u"]
-        w = np.divide(u, m, dtype=np.float64)
-        w += self._offset(received, private)
+        u, w = pending["u"], self._offset(received, private)
+        add_quotient(w, u, m)
         new: dict[str, Array] = {"w": w}
         if self.exact:
             drift, scale = facts.step * steps / m**2, facts.step * facts.longest

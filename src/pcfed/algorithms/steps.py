@@ -6,12 +6,16 @@ Both do the same operations on every entry in the same order, so they give the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from pcfed import compiler
 from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
+
+Numbers = tuple[Any, Any, Any]
+"""γ, ρ and 1/m, in the dtype of the steps."""
 
 
 def descend(
@@ -74,6 +78,24 @@ def add_rows(total: Float64Array, rows: Array) -> None:
         total += row
 
 
+def add_quotient(rows: Array, update: Array, m: int) -> None:
+    """Add ``update / m`` to rows in place, in float64.
+
+    Parameters
+    ----------
+    rows : array of shape (agents, n)
+        In float64, in C order.
+    update : array of shape (agents, n)
+        float32 or float64, in C order.
+    m : int
+        Size of the roster.
+    """
+    if (kernels := compiler.kernels("pcfed.algorithms.kernels")) is not None:
+        kernels.add_quotient(update.dtype)(rows, update, float(m))
+        return
+    rows += np.divide(update, m, dtype=np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class Corrections:
     """What exact PC-FedAvg adds to the local steps of a round, in the dtype of the steps.
@@ -96,62 +118,105 @@ class Corrections:
 class Blocks:
     r"""The m blocks of every agent in a round of PC-FedAvg, in the compact form.
 
+    The own block is $x = C + w + v + u$. The point whose distance from the set is penalised is
+    $y = x + \lambda/\rho$, which is x itself without corrections; with them, x and z also move by
+    $-\gamma\,cu/m$ a step.
+
+    Parameters
+    ----------
+    work : Work
+        The agents' sets and couplings.
+    x0 : array of shape (agents, n)
+        Where the own blocks begin, $C + w$.
+    z0 : array of shape (n,)
+        Where the averages begin, $C + \bar w$.
+    fix : Corrections, optional
+        Those of the exact method.
+
     Attributes
     ----------
     v, u : arrays of shape (agents, n)
         What all blocks got so far, and what only the own one got.
-    x, z : arrays of shape (agents, n)
-        The own block $C + w + v + u$ and the average $C + \bar w + v + u/m$ of the agent's
-        blocks; with corrections, each also moves by $-\gamma\,cu/m$ a step.
-    y : array of shape (agents, n)
-        The point whose distance from the set is penalised, $x + \lambda/\rho$; x itself without
-        corrections.
+    z : array of shape (agents, n)
+        The average $C + \bar w + v + u/m$ of the agent's blocks.
     """
 
     def __init__(self, work: Work, x0: Array, z0: Array, fix: Corrections | None) -> None:
-        self.x0, self.z0, self.fix = x0, z0, fix
+        self.work, self.x0, self.z0, self.fix = work, x0, z0, fix
         self.v, self.u = work.rows(np.zeros(1)), work.rows(np.zeros(1))
-        self.x, self.z = work.rows(x0), work.rows(z0)
-        self.y = self.x if fix is None else np.add(x0, fix.offset, out=work.empty())
+        self.z = work.rows(z0)
         self.taken = 0
 
     @property
     def scratch(self) -> tuple[Array, ...]:
         """The arrays that nobody reads after the last step."""
-        mine = (self.x, self.z)
-        return mine if self.fix is None else (*mine, self.y, *self.fix.rows)
+        return (self.x0, self.z) if self.fix is None else (self.x0, self.z, *self.fix.rows)
 
-    def advance(
-        self, g: Array, p: Array, *, step: float, penalty: float, coupling: Array, m: int
-    ) -> None:
+    def advance(self, g: Array, *, step: float, penalty: float, m: int) -> None:
         r"""Take one local step, in place.
 
         $$ v \leftarrow v - \gamma \big( (g - s)/m + \hat{cv} - cv \big), \quad
-           u \leftarrow u - \gamma \big( \rho (y - p) + s - cu \big), \quad s = \sigma (x - z) $$
+           u \leftarrow u - \gamma \big( \rho (y - \Pi_X[y]) + s - cu \big), \quad
+           s = \sigma (x - z) $$
 
         Parameters
         ----------
-        g, p : arrays of shape (agents, n)
-            The gradients at z and the projections of y; both may be overwritten.
+        g : array of shape (agents, n)
+            The gradients at z; may be overwritten.
         step, penalty : float
             γ and ρ.
-        coupling : array of shape (agents, 1)
-            σ, in the dtype of the steps.
         m : int
             Size of the roster.
         """
-        v, u, x, z, y, fix = self.v, self.u, self.x, self.z, self.y, self.fix
+        kind = self.v.dtype.type
+        numbers = (kind(step), kind(penalty), kind(1 / m))
+        kernels = compiler.kernels("pcfed.algorithms.kernels")
+        done = 0 if kernels is None else self._advance_row_by_row(kernels, g, numbers)
+        if done < len(g):
+            self._advance_at_once(kernels, slice(done, None), g, numbers)
         self.taken += 1
-        kind = v.dtype.type
-        gamma, rho, share, k = kind(step), kind(penalty), kind(1 / m), kind(self.taken)
-        if (kernels := compiler.kernels("pcfed.algorithms.kernels")) is not None:
-            facts = (v, u, x, z, g, p, self.x0, self.z0, coupling, gamma, rho, share)
-            if fix is None:
-                kernels.advance(v.dtype)(*facts)
-            else:
-                kernels.advance_corrected(v.dtype)(*facts, y, *fix.rows, fix.mean_shift, k)
-            return
-        s = coupling * (x - z)
+
+    def _advance_row_by_row(self, kernels: Any, g: Array, numbers: Numbers) -> int:
+        """Project and step, each row while it is in the cache; return how many rows went so."""
+        targets = self.work.sets.targets(g.dtype)
+        if targets is None:
+            return 0
+        room = np.empty((2 if self.fix is None else 3, g.shape[1]), g.dtype)
+        parts = self._parts(slice(None), numbers)
+        done: int = kernels.step_rows(g.dtype)(*parts, g, tuple(targets), room)
+        self.work.sets.remember(targets.thresholds)
+        return done
+
+    def _advance_at_once(self, kernels: Any, rows: slice, g: Array, numbers: Numbers) -> None:
+        """Project all of these rows, then step."""
+        work, fix = self.work, self.fix
+        x, p = work.empty(), work.empty()
+        y = x if fix is None else work.empty()
+        points, parts = (x[rows], y[rows]), self._parts(rows, numbers)
+        if kernels is None:
+            self._place(*points)
+        else:
+            kernels.place_rows(g.dtype)(*parts, *points)
+        work.project(y[rows], out=p[rows], first=rows.start)
+        if kernels is None:
+            self._step(g, *points, p, *numbers)
+        else:
+            kernels.advance_rows(g.dtype)(*parts, g[rows], *points, p[rows])
+        work.release(x, y, p)
+
+    def _place(self, x: Array, y: Array) -> None:
+        """Write the own blocks and the points to be projected."""
+        np.add(self.x0, self.v + self.u, out=x)
+        if self.fix is not None:
+            x -= x.dtype.type(self.taken) * self.fix.own_shift
+            np.add(x, self.fix.offset, out=y)
+
+    def _step(
+        self, g: Array, x: Array, y: Array, p: Array, gamma: Any, rho: Any, share: Any
+    ) -> None:
+        """Take the step, from gradients, own blocks, points y and their projections."""
+        v, u, z, fix = self.v, self.u, self.z, self.fix
+        s = self.work.coupling * (x - z)
         g -= s
         g *= share
         np.subtract(y, p, out=p)
@@ -162,9 +227,16 @@ class Blocks:
             p -= fix.own
         v -= gamma * g
         u -= gamma * p
-        np.add(self.x0, v + u, out=x)
         np.add(self.z0, v + share * u, out=z)
         if fix is not None:
-            x -= k * fix.own_shift
-            z -= k * fix.mean_shift
-            np.add(x, fix.offset, out=y)
+            z -= z.dtype.type(self.taken + 1) * fix.mean_shift
+
+    def _parts(self, rows: slice, numbers: Numbers) -> tuple[Any, ...]:
+        """Return what all kernels read, of some rows."""
+        fixed: tuple[Array, ...]
+        fix, kind = self.fix, self.v.dtype
+        blocks = (self.v[rows], self.u[rows], self.z[rows], self.x0[rows], self.z0)
+        fixed = (*(np.empty((0, 0), kind),) * 4, self.z0)
+        if fix is not None:
+            fixed = (*(each[rows] for each in fix.rows), fix.mean_shift)
+        return blocks, fixed, (self.work.coupling[rows], *numbers), kind.type(self.taken)

@@ -114,7 +114,7 @@ class Work:
         self.steps = steps
         self.batches = tuple(batches)
         self._seed, self._index = seed, index
-        self._sets = SetRows([agent.feasible_set for agent in self.agents], hints)
+        self.sets = SetRows([agent.feasible_set for agent in self.agents], hints)
         self._stack = stack
         self._pool = Pool() if pool is None else pool
         self._taken = 0
@@ -156,9 +156,12 @@ class Work:
                 self._stack.gradient(self.positions[run], x[run], batch, out=out[run])
         return out
 
-    def project(self, x: Array, out: Array) -> Array:
-        """Write every row's projection onto the agent's own set to ``out`` and return it."""
-        return self._sets.project(x, out)
+    def project(self, x: Array, out: Array, first: int = 0) -> Array:
+        """Write every row's projection onto the agent's own set to ``out`` and return it.
+
+        The rows may be those of the agents from the ``first`` on.
+        """
+        return self.sets.since(first).project(x, out)
 
     @cached_property
     def _runs(self) -> list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]]:

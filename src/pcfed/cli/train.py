@@ -24,6 +24,9 @@ def train(
         typer.Option(help="Folder of the training; runs/ and the file's name by default."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Agents side by side.")] = 1,
+    allow_import: Annotated[
+        bool, typer.Option("--allow-import", help="Run the file that model.module names.")
+    ] = False,
     csv: Annotated[Path | None, typer.Option(help="The history as a CSV file, too.")] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="The history for TensorBoard, in this folder.")
@@ -37,7 +40,7 @@ def train(
     Everything is checked before anything is written. Stop it with Ctrl-C at any time, or let it be
     killed: the same command goes on from the last rounds that were saved, to the same bits.
     """
-    job = prepare(config, out)
+    job = prepare(config, out, allow_import=allow_import)
     tracking = open_trackers(job, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
     with Display(job.config.training.rounds, job.made.problem.names) as display, tracking:
         tracking.tell = display.tell
@@ -51,8 +54,8 @@ def train(
     if result.status == "interrupted":
         given = {"--out": out, "--csv": csv, "--tensorboard": tensorboard}
         options = [each for name, path in given.items() if path for each in (name, str(path))]
-        line = ["pcfed", "train", str(config), *options, *["--mlflow"] * mlflow]
-        again = shlex.join(line)
+        flags = [*["--mlflow"] * mlflow, *["--allow-import"] * allow_import]
+        again = shlex.join(["pcfed", "train", str(config), *options, *flags])
         done = f"{result.state.round} of {job.config.training.rounds} rounds"
         errors.print(
             f"Stopped after {done}, all saved. Go on with: {escape(again)}", soft_wrap=True

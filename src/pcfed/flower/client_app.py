@@ -1,12 +1,13 @@
 """The agent as a Flower ClientApp: every message is answered by a process of its own.
 
-A SuperNode is started with ``--node-config 'agent="…/agent.toml"'``. The agent's state lies beside
-that file, one for each training.
+A SuperNode is started with ``--node-config 'agent="…/agent.toml"'``. The agent's state lies in a
+folder beside that file, one for each training.
 """
 
 from __future__ import annotations
 
-import re
+import logging
+from dataclasses import asdict
 from pathlib import Path
 
 from flwr.app import Context
@@ -15,37 +16,47 @@ from flwr.clientapp import ClientApp
 
 from pcfed.flower.messages import Message
 from pcfed.flower.node import Node
+from pcfed.flower.places import folder_of
 from pcfed.flower.records import from_records, to_records
-from pcfed.flower.settings import Schema, agent_of, read_agent_file
+from pcfed.flower.settings import AgentFile, Schema, agent_of, read_agent_file
 
 app = ClientApp()
 
 
 @app.query()
 def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
-    """Answer a message of the server; a mistake goes back as a sentence."""
-    return FlowerMessage(to_records(reply_to(message, context)), reply_to=message)
+    """Answer a message of the server."""
+    path = Path(str(context.node_config.get("agent", "agent.toml")))
+    return FlowerMessage(to_records(reply_to(message, path)), reply_to=message)
 
 
-def reply_to(message: FlowerMessage, context: Context) -> Message:
-    """Return the agent's reply."""
+def reply_to(message: FlowerMessage, path: Path) -> Message:
+    """Return the agent's reply; of a mistake the server learns only that there was one.
+
+    What is wrong may tell something of the data or the constraint: it goes to the agent's own log.
+    """
     name = "?"
     try:
-        path = Path(str(context.node_config["agent"]))
-        settings = read_agent_file(path)
-        name = settings.name
+        file = read_agent_file(path)
+        name = file.settings.name
         ours = from_records(message.content)
         if ours.kind == "hello":
             return Message("hello", {"name": name})
-        facts = dict(ours.facts)
-        agent = agent_of(path, settings, Schema.from_text(str(facts.pop("schema"))))
-        state = path.with_name(f"{path.stem}.{slug(str(facts['training']))}.npz")
-        node = Node(name, agent, state, batch=1.0 if settings.batch is None else settings.batch)
-        return node.answer(Message(ours.kind, facts, ours.vectors))
-    except (ValueError, KeyError, OSError) as error:
-        return Message("error", {"name": name, "why": str(error)})
+        return _node(path, file, ours).answer(ours)
+    except Exception as error:  # data and messages of any kind
+        logging.getLogger("pcfed").error("%s: %s", name, error)
+        return Message("error", {"name": name, "why": "it could not answer; its own log says why"})
 
 
-def slug(name: str) -> str:
-    """Return a name as part of the name of a file."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "training"
+def _node(path: Path, file: AgentFile, message: Message) -> Node:
+    """Return the agent of a file, for the training of a message."""
+    schema = Schema.from_text(str(message.facts["schema"]))
+    return Node(
+        file.settings.name,
+        agent_of(path, file.settings, schema),
+        folder_of(path, str(message.facts["training"])),
+        batch=1.0 if file.settings.batch is None else file.settings.batch,
+        certificate=file.certificate,
+        report=file.report,
+        about=asdict(schema),
+    )

@@ -8,100 +8,34 @@ written, nobody was counted, and the round is played again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 
-from pcfed.algorithms import Algorithm, Round, Sums
+from pcfed.algorithms import Round, Sums
 from pcfed.algorithms.steps import add_rows
-from pcfed.archive import load_arrays, save_arrays
 from pcfed.arrays import Array, Float64Array
-from pcfed.flower.messages import Counted, Fact, Message, describe, directions, facts_of
-from pcfed.result import check_format, group_of
-
-FORMAT = 1
-"""Version of the server's checkpoint."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What is settled before a training starts.
-
-    Attributes
-    ----------
-    training : str
-        Its name.
-    roster : tuple of str
-        The agents, by name; m is their number, whoever is present.
-    n : int
-        Number of parameters.
-    algorithm : Algorithm
-        The method, with numbers or schedules for its step and penalty.
-    rounds, local_steps : int
-        Numbers of rounds, and of local steps in a round.
-    seed : int
-        The seed of all random streams.
-    minimum : int
-        A round with fewer updates than this is repeated.
-    attempts : int
-        How often it is repeated at most.
-    norm_limit : float
-        The largest norm of a vector that an agent sends.
-    """
-
-    training: str
-    roster: tuple[str, ...]
-    n: int
-    algorithm: Algorithm
-    rounds: int
-    local_steps: int = 1
-    seed: int = 0
-    minimum: int = 1
-    attempts: int = 10
-    norm_limit: float = np.inf
-
-
-class Transport(Protocol):
-    """What carries messages."""
-
-    def exchange(self, messages: Mapping[str, Message]) -> Iterable[Message]:
-        """Send messages to agents by name and return the replies that came in time."""
-
-
-@dataclass(frozen=True, eq=False)
-class Standing:
-    """How far a training is.
-
-    Attributes
-    ----------
-    round : int
-        Number of rounds done.
-    attempt : int
-        Number of times that the next round has been tried.
-    server : mapping of str to Array
-        The server's vectors.
-    counted : mapping of str to Counted
-        Every agent's last update that was counted.
-    history : tuple of dict
-        For each round: its number, who was counted, who was refused and why.
-    """
-
-    round: int
-    attempt: int
-    server: Mapping[str, Array]
-    counted: Mapping[str, Counted]
-    history: tuple[dict[str, Any], ...] = ()
+from pcfed.flower.certificate import STEPS, Certified, certify_together
+from pcfed.flower.messages import AUDITS, Counted, Fact, Message, describe, directions, facts_of
+from pcfed.flower.places import CHECKPOINT, HISTORY
+from pcfed.flower.replies import Expected, sift, told
+from pcfed.flower.standing import Standing
+from pcfed.flower.terms import Terms, Transport, Watcher, silent
+from pcfed.journal import Journal
 
 
 class TooFew(RuntimeError):
-    """A round had too few agents, again and again."""
+    """Agents that are needed are not here, or do not agree."""
 
 
 @dataclass(eq=False)
 class Coordinator:
     """Plays the rounds of a training; after a restart, from the last checkpoint on.
+
+    Use it as a context manager: it keeps the file of the history open.
 
     Parameters
     ----------
@@ -109,34 +43,57 @@ class Coordinator:
         What was settled.
     transport : Transport
         What carries the messages.
-    path : Path
-        The file of the checkpoint.
+    folder : Path
+        Where the checkpoint and the history are.
+    watch : callable
+        What is told how it goes.
     """
 
     terms: Terms
     transport: Transport
-    path: Path
+    folder: Path
+    watch: Watcher = silent
     standing: Standing = field(init=False)
+    _unwilling: set[str] = field(default_factory=set, init=False)
+    _seen: Certified | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.standing = self._load() if self.path.exists() else self._begin()
+        path = self.folder / CHECKPOINT
+        self.standing = self._known(path) if path.exists() else self._begin()
+        self._history = Journal(self.folder / HISTORY, self.standing.history)
+        if self.standing.history is None:
+            self._keep(replace(self.standing, history=self._history.flush()))
+
+    def __enter__(self) -> Coordinator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._history.__exit__(kind, error, trace)
+
+    # -- rounds -------------------------------------------------------------------------------
 
     def run(self) -> Standing:
-        """Play all rounds that are left and say goodbye; return how it stands.
+        """Play the rounds that are left, or as many as the gap takes; return how it stands.
 
         Raises
         ------
         TooFew
-            If a round had too few agents as often as it may be tried; the same call goes on.
+            If a round had too few agents as often as it may be tried, or there is a gap to stop at
+            and an agent's owner does not agree to certificates; the same call goes on.
         """
-        while self.standing.round < self.terms.rounds:
+        while self.standing.round < self.terms.rounds and not self.good_enough():
             self.play()
-        self.finish()
         return self.standing
 
     def play(self) -> None:
         """Play one round, as often as it takes to have enough agents."""
-        for _ in range(self.terms.attempts):
+        for attempt in range(self.terms.attempts):
+            self._enter("training", attempt=attempt + 1)
             if self._attempt():
                 return
         raise TooFew(
@@ -144,10 +101,69 @@ class Coordinator:
             f"{self.terms.attempts} times; start more agents, then go on."
         )
 
-    def finish(self) -> list[str]:
-        """Tell everybody what was counted last; return who has heard it."""
-        replies = self.transport.exchange(self._messages("finish"))
-        return [str(reply.facts.get("name")) for reply in replies]
+    def good_enough(self) -> bool:
+        """Whether there is a gap to stop at and it is reached; looked at every few rounds."""
+        gap, done = self.terms.gap, self.standing.round
+        if gap is None or done == 0 or done % self.terms.gap_every:
+            return False
+        try:
+            return self.certificate().within(gap)
+        except TooFew as missing:
+            self._need_consent("rounds.gap")
+            self.watch(note=str(missing))
+            return False
+
+    def _attempt(self) -> bool:
+        """Try to play a round; say whether enough agents took part."""
+        terms, before = self.terms, self.standing
+        shapes = dict.fromkeys(terms.algorithm.sends, (terms.n,))
+        updates, refused = self._exchange("train", shapes, least=terms.minimum)
+        if terms.gap is not None:
+            self._need_consent("rounds.gap")
+        if len(updates) < max(1, terms.minimum):
+            return False
+        sums: dict[str, Float64Array] = {}
+        present = [name for name in terms.roster if name in updates]
+        for name in present:
+            for key, vector in updates[name].vectors.items():
+                add_rows(sums.setdefault(key, np.zeros(terms.n)), vector[None])
+        steps = terms.local_steps * len(present)
+        total = Sums(sums, len(present), steps)
+        missing = [each for each in terms.roster if each not in updates and each not in refused]
+        self._history.add(
+            {
+                "round": before.round,
+                "counted": present,
+                "refused": refused,
+                "missing": missing,
+                "told": {name: said for name in present if (said := told(updates[name]))},
+            }
+        )
+        after = Standing(
+            before.terms,
+            before.round + 1,
+            terms.algorithm.aggregate(before.server, total, self._facts),
+            {**before.counted, **dict.fromkeys(present, Counted(before.round, steps))},
+            self._history.flush(),
+        )
+        self._keep(after)
+        return True
+
+    # -- what all agents do together ----------------------------------------------------------
+
+    def certificate(self) -> Certified:
+        """Return what all agents certify of their models as they are.
+
+        Raises
+        ------
+        TooFew
+            If an agent of the roster is away, or its owner does not agree.
+        """
+        done = self.standing.round
+        if self._seen is None or self._seen.round != done:
+            self._enter("certificate")
+            self._seen = certify_together(self._ask_for_certificate, done)
+        return self._seen
 
     def audit(self) -> dict[str, float]:
         """Return for each audited vector how far its mean over the agents is from the server's.
@@ -159,50 +175,129 @@ class Coordinator:
         TooFew
             If an agent of the roster does not answer.
         """
-        replies = {
-            str(reply.facts.get("name")): reply
-            for reply in self.transport.exchange(self._messages("audit"))
-        }
-        missing = [name for name in self.terms.roster if name not in replies]
-        if missing:
-            raise TooFew(f"The audit needs all agents, and {', '.join(missing)} did not answer.")
-        public = directions(self.terms.training, self.standing.round, self.terms.n)
+        self._enter("audit")
+        terms, server = self.terms, self.standing.server
+        start = terms.algorithm.start(np.zeros((1, terms.n)))
+        names = list(terms.algorithm.audited(*start))
+        replies = self._ask_all("audit", dict.fromkeys(names, (AUDITS,)), what="The audit")
+        public = directions(terms.training, self.standing.round, terms.n)
         found = {}
-        for name in replies[self.terms.roster[0]].vectors:
+        for name in names:
             mean = np.mean([reply.vectors[name] for reply in replies.values()], axis=0)
-            off = np.abs(mean - public @ self.standing.server[name])
+            off = np.abs(mean - public @ server[name])
             found[name] = float((off / np.linalg.norm(public, axis=1)).max())
         return found
 
-    def _attempt(self) -> bool:
-        """Try to play a round; say whether enough agents took part."""
-        terms, before = self.terms, self.standing
-        self.standing = before = Standing(
-            before.round, before.attempt + 1, before.server, before.counted, before.history
-        )
-        replies = self.transport.exchange(self._messages("train"))
-        updates, refused = self._checked(replies)
-        if len(updates) < max(1, terms.minimum):
-            return False
-        sums: dict[str, Float64Array] = {}
-        present = [name for name in terms.roster if name in updates]
-        for name in present:
-            for key, vector in updates[name].items():
-                add_rows(sums.setdefault(key, np.zeros(terms.n)), vector[None])
-        steps = terms.local_steps * len(present)
-        total = Sums(sums, len(present), steps)
-        server = terms.algorithm.aggregate(before.server, total, self._facts)
-        mine = Counted(before.round, before.attempt, steps)
-        entry = {"round": before.round, "counted": present, "refused": refused}
-        self.standing = Standing(
-            before.round + 1,
-            0,
-            server,
-            {**before.counted, **dict.fromkeys(present, mine)},
-            (*before.history, entry),
-        )
-        self._save()
-        return True
+    def finish(self, certified: Certified | None = None) -> dict[str, dict[str, float]]:
+        """Tell everybody what was counted last, so that agents can write down their models.
+
+        Parameters
+        ----------
+        certified : Certified, optional
+            What agents should know of the certificate.
+
+        Returns
+        -------
+        dict
+            Who has heard it, each with what its owner allows to be told.
+        """
+        self._enter("finish")
+        more = {} if certified is None else {"certificate": certified.sentence}
+        heard, _ = self._exchange("finish", {}, least=len(self.terms.roster), facts=more)
+        return {name: told(heard[name]) for name in self.terms.roster if name in heard}
+
+    def conclude(self) -> dict[str, Any]:
+        """Certify, tell everybody that it is over, audit; return what came of it.
+
+        Where there is no certificate or no audit, a sentence says why: ``no_certificate``,
+        ``no_audit``. The same call asks again.
+        """
+        result: dict[str, Any] = {"rounds": self.standing.round}
+        certified = None
+        try:
+            certified = self.certificate()
+            result["certificate"] = asdict(certified)
+        except TooFew as missing:
+            result["no_certificate"] = str(missing)
+        heard = self.finish(certified)
+        result["finished"] = list(heard)
+        result["told"] = {name: said for name, said in heard.items() if said}
+        return {**result, **self.audited()}
+
+    def audited(self) -> dict[str, Any]:
+        """Return the audit, or a sentence that says why there is none."""
+        try:
+            return {"audit": self.audit()}
+        except TooFew as missing:
+            return {"no_audit": str(missing)}
+
+    def _ask_for_certificate(
+        self, kind: str, vectors: Mapping[str, Array]
+    ) -> Mapping[str, Message]:
+        """Send a message of the certificate, unless it is known that it would be in vain."""
+        self._need_consent("A certificate")
+        shapes = dict.fromkeys(STEPS[kind], (self.terms.n,))
+        try:
+            return self._ask_all(kind, shapes, vectors, what="A certificate")
+        finally:
+            self._need_consent("A certificate")
+
+    def _need_consent(self, what: str) -> None:
+        """Refuse what is impossible without the consent of an owner."""
+        if self._unwilling:
+            raise TooFew(
+                f"{what} needs the consent of all agents, and {_listed(self._unwilling)} did not "
+                "give it; the owner can, by certificate = true in the agent's file."
+            )
+
+    def _enter(self, stage: str, **facts: int) -> None:
+        """Tell the watcher what comes next."""
+        self.watch(stage=stage, round=self.standing.round, **facts)
+
+    def _ask_all(
+        self,
+        kind: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        vectors: Mapping[str, Array] | None = None,
+        *,
+        what: str,
+    ) -> dict[str, Message]:
+        """Return the replies of all agents in the order of the roster, or say who is missing."""
+        roster = self.terms.roster
+        fine, refused = self._exchange(kind, shapes, least=len(roster), vectors=vectors or {})
+        missing = [name for name in roster if name not in fine]
+        if missing:
+            why = f" ({refused[missing[0]]})" if missing[0] in refused else ""
+            raise TooFew(f"{what} needs all agents, and {_listed(missing)} did not answer{why}.")
+        return {name: fine[name] for name in roster}
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _exchange(
+        self,
+        kind: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        least: int,
+        vectors: Mapping[str, Array] | None = None,
+        facts: Mapping[str, Fact] | None = None,
+    ) -> tuple[dict[str, Message], dict[str, str]]:
+        """Send a message to every agent; return the replies that are fine, and why others aren't.
+
+        Who consents to certificates is noted by the way.
+        """
+        terms = self.terms
+        messages = self._messages(kind, vectors or {}, facts or {})
+        replies = list(self.transport.exchange(messages, least))
+        for reply in replies:
+            name, willing = reply.facts.get("name"), reply.facts.get("certificate")
+            if isinstance(name, str) and name in terms.roster and willing is not None:
+                (self._unwilling.discard if willing else self._unwilling.add)(name)
+        limit = terms.norm_limit if kind == "train" else np.inf
+        expected = Expected(kind, terms.training, self.standing.round, terms.roster, shapes, limit)
+        fine, refused = sift(replies, expected)
+        self.watch(refused=refused)
+        return fine, refused
 
     @property
     def _facts(self) -> Round:
@@ -210,14 +305,16 @@ class Coordinator:
         m, longest = len(self.terms.roster), self.terms.local_steps
         return self.terms.algorithm.round(self.standing.round, m=m, longest=longest)
 
-    def _messages(self, kind: str) -> dict[str, Message]:
+    def _messages(
+        self, kind: str, vectors: Mapping[str, Array], facts: Mapping[str, Fact]
+    ) -> dict[str, Message]:
         """Return the message of a kind to every agent of the roster."""
         terms, standing = self.terms, self.standing
         common: dict[str, Fact] = {
             **describe(terms.algorithm),
             **facts_of(self._facts),
+            **facts,
             "training": terms.training,
-            "attempt": standing.attempt,
             "steps": terms.local_steps,
             "seed": terms.seed,
         }
@@ -225,87 +322,30 @@ class Coordinator:
         for position, name in enumerate(terms.roster):
             counted = {f"counted_{key}": n for key, n in vars(standing.counted[name]).items()}
             own = {**common, **counted, "position": position}
-            messages[name] = Message(kind, own, standing.server)
+            messages[name] = Message(kind, own, {**standing.server, **vectors})
         return messages
 
-    def _checked(
-        self, replies: Iterable[Message]
-    ) -> tuple[dict[str, Mapping[str, Array]], dict[str, str]]:
-        """Return the updates that can be counted, and why others can't."""
-        updates: dict[str, Mapping[str, Array]] = {}
-        refused: dict[str, str] = {}
-        for reply in replies:
-            name = str(reply.facts.get("name"))
-            why = self._fault(reply)
-            if name in updates:
-                why = "its name is taken"
-                del updates[name]  # nobody knows which of the two it is
-            if why is None and name not in refused:
-                updates[name] = reply.vectors
-            else:
-                refused[name] = why or refused[name]
-        return updates, refused
-
-    def _fault(self, reply: Message) -> str | None:
-        """Say why a reply can't be counted, or None if it can."""
-        facts, standing = reply.facts, self.standing
-        if facts.get("name") not in self.terms.roster:
-            return "it is not in the roster"
-        if facts.get("training") != self.terms.training:
-            return "it is of another training"
-        if (facts.get("round"), facts.get("attempt")) != (standing.round, standing.attempt):
-            return "it is of another round"
-        for vector in reply.vectors.values():
-            if vector.shape != (self.terms.n,) or vector.dtype.kind != "f":
-                return f"its vectors must be {self.terms.n} floats"
-            if not np.isfinite(vector).all():
-                return "it is not finite"
-            if np.linalg.norm(vector.astype(np.float64)) > self.terms.norm_limit:
-                return f"its norm is above the limit {self.terms.norm_limit:g}"
-        if set(reply.vectors) != set(self.terms.algorithm.sends):
-            return f"it must send {', '.join(self.terms.algorithm.sends) or 'nothing'}"
-        return None
+    # -- what is kept -------------------------------------------------------------------------
 
     def _begin(self) -> Standing:
-        server = self.terms.algorithm.start(np.zeros((1, self.terms.n)))[0]
-        return Standing(0, 0, server, dict.fromkeys(self.terms.roster, Counted()))
+        terms = self.terms
+        server = terms.algorithm.start(np.zeros((1, terms.n)))[0]
+        return Standing(terms.identity(), 0, server, dict.fromkeys(terms.roster, Counted()))
 
-    def _identity(self) -> dict[str, Any]:
-        """Return what a checkpoint must have in common with this training."""
-        facts = asdict(self.terms)
-        facts["algorithm"] = repr(self.terms.algorithm)
-        for key in ("rounds", "minimum", "attempts", "norm_limit"):
-            del facts[key]
-        return {**facts, "roster": list(self.terms.roster)}
+    def _keep(self, standing: Standing) -> None:
+        """Write the checkpoint; from then on it counts."""
+        standing.save(self.folder / CHECKPOINT)
+        self.standing = standing
 
-    def _save(self) -> None:
-        standing = self.standing
-        about = {
-            "what": "the server's checkpoint of a training of pcfed",
-            "format": FORMAT,
-            "terms": self._identity(),
-            "round": standing.round,
-            "attempt": standing.attempt,
-            "counted": {name: vars(each) for name, each in standing.counted.items()},
-            "history": list(standing.history),
-        }
-        save_arrays(self.path, about, {f"server/{k}": v for k, v in standing.server.items()})
-
-    def _load(self) -> Standing:
-        try:
-            about, arrays = load_arrays(self.path)
-            check_format(about, FORMAT)
-            if about["terms"] != self._identity():
-                raise ValueError("it is of a training with other terms")
-            return Standing(
-                about["round"],
-                about["attempt"],
-                group_of(arrays, "server"),
-                {name: Counted(**each) for name, each in about["counted"].items()},
-                tuple(about["history"]),
-            )
-        except (ValueError, KeyError, TypeError) as error:
+    def _known(self, path: Path) -> Standing:
+        standing = Standing.load(path)
+        if standing.terms != self.terms.identity():
             raise ValueError(
-                f"{self.path} must be the checkpoint of this training, but {error}; give another "
-                "folder, or the terms that it was started with."
-            ) from None
+                f"{path} must be the checkpoint of this training, but it is of one with other "
+                "terms; give the training another name, or the terms that it was started with."
+            )
+        return standing
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

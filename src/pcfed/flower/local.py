@@ -13,6 +13,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,11 +22,15 @@ import numpy as np
 
 from pcfed.files import write_atomically
 from pcfed.flower.keys import make_keys
+from pcfed.flower.places import RESULT, folder_of
 from pcfed.flower.settings import read_agent_file, read_server
 
 HOST = "127.0.0.1"
 NAME = "pcfed"
 """How Flower's configuration calls this federation."""
+
+MISSED = 120.0
+"""Seconds after which Flower has surely noticed that a SuperNode died: two heartbeats."""
 
 PROJECT = """[project]
 name = "pcfed-federation"
@@ -39,6 +45,7 @@ clientapp = "pcfed.flower.client_app:app"
 
 [tool.flwr.app.config]
 server = ""
+task = "train"
 """
 
 SERVER = """training = "example"
@@ -68,6 +75,8 @@ target = "kind"
 constraint = {{l1 = {radius}}}
 coupling = 0.1
 batch = 1.0
+certificate = true
+report = ["loss"]
 """
 
 
@@ -114,58 +123,110 @@ class LocalFederation:
         self._write("server.toml", SERVER.format(roster=roster, agents=agents))
 
     def up(self, *, secure: bool) -> Running:
-        """Start a SuperLink and a SuperNode for every agent that has a file here."""
-        if self.running is not None:
+        """Start a SuperLink and a SuperNode for every agent of the roster.
+
+        Where some of them run, only those that have ended are started again, as they were.
+        """
+        old = self.running
+        if old is not None and all(self.alive().values()):
             raise ValueError(
                 f"federation: {self.folder} has one that runs; take it down before you start it."
             )
-        roster = read_server(self.folder / "server.toml").terms.roster
-        files = {read_agent_file(path).name: path for path in self._agent_files()}
+        settings = read_server(self.folder / "server.toml")
+        files = {read_agent_file(path).settings.name: path for path in self._agent_files()}
+        roster = settings.terms.roster or tuple(files)
+        if len(roster) < settings.size:
+            raise ValueError(
+                f"federation: the roster has {settings.size} agents, and {self.folder} has files "
+                f"of {len(roster)}; write more, or make the roster smaller."
+            )
         missing = [name for name in roster if name not in files]
         if missing:
             raise ValueError(
                 f"federation: {missing[0]} of the roster must have a file in {self.folder}, and "
                 "has none; write one, or take it off the roster."
             )
+        running = old or self._prepared(roster, secure)
+        port, secure, processes = running.port, running.secure, running.processes
+        ended = [
+            name
+            for name in ("SuperLink", *roster)
+            if name not in processes or not _alive(processes[name])
+        ]
+        if "SuperLink" in ended:
+            processes["SuperLink"] = self._start("SuperLink", self._link(port, secure))
+            self._note(running)
+            _wait_for(port)
+            ended.remove("SuperLink")
+        for name in ended:
+            line = self._node(name, files[name], port, secure)
+            if name in processes:
+                processes[name] = self._start_again(name, line)
+            else:
+                if secure:
+                    self._flwr("supernode", "register", self._key(name) + ".pub", NAME)
+                processes[name] = self._start(name, line)
+            self._note(running)
+        return running
+
+    def _start_again(self, name: str, line: list[Path | str | int]) -> int:
+        """Start a SuperNode that died; Flower takes its key again once it has missed it."""
+        log, end = self.folder / "logs" / f"{name}.log", time.monotonic() + MISSED
+        while True:
+            before = log.stat().st_size
+            pid = self._start(name, line)
+            while _alive(pid) and b"SuperNode ID" not in log.read_bytes()[before:]:
+                if time.monotonic() > end:
+                    return pid
+                time.sleep(0.2)
+            if _alive(pid) or time.monotonic() > end:
+                return pid
+            time.sleep(3.0)
+
+    def _prepared(self, roster: Sequence[str], secure: bool) -> Running:
+        """Write what Flower needs; return the federation of which nothing runs yet."""
         self._write("app/pyproject.toml", PROJECT)  # Flower sends all of that folder to everybody
-        port = _free_port()
         keys = self.folder / "keys"
         if secure and not keys.exists():
             make_keys(keys, [HOST, "localhost"], roster)
+        port = _free_port()
         trust = f'root-certificates = "{keys / "ca.crt"}"' if secure else "insecure = true"
         config = f'[superlink.{NAME}]\naddress = "{HOST}:{port}"\n{trust}\n'
         self._write("flower/config.toml", config)
-        processes = {"SuperLink": self._start("SuperLink", self._link(port, secure))}
-        self._note(Running(port, secure, processes))
-        _wait_for(port)
-        if secure:
-            for name in roster:
-                self._flwr("supernode", "register", keys / f"{name}.key.pub", NAME)
-        for name in roster:
-            processes[name] = self._start(name, self._node(name, files[name], port, secure))
-        running = Running(port, secure, processes)
-        self._note(running)
-        return running
+        return Running(port, secure, {})
 
-    def run(self) -> bool:
-        """Train as the server's file says, from where it is; say whether it came to its end."""
+    def run(self, task: str = "train", look: Callable[[], object] = lambda: None) -> bool:
+        """Train as the server's file says, from where it is; say whether it came to its end.
+
+        Parameters
+        ----------
+        task : {"train", "audit"}
+            Whether to train, or only to audit.
+        look : callable
+            Called a few times a second meanwhile.
+        """
         before = self._finished()
-        server = self.folder / "server.toml"
-        self._flwr(
-            "run", self.folder / "app", NAME, "--stream", "--run-config", f'server="{server}"'
-        )
+        config = f'server="{self.folder / "server.toml"}" task="{task}"'
+        self._flwr("run", self.folder / "app", NAME, "--stream", "--run-config", config, look=look)
         return self._finished() > before
+
+    @property
+    def training(self) -> Path:
+        """The folder of what the server keeps of the training."""
+        file = self.folder / "server.toml"
+        return folder_of(file, read_server(file).terms.training)
 
     def down(self) -> int:
         """Stop all processes and return how many there were."""
         running = self.running
         if running is None:
             return 0
-        for pid in running.processes.values():
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                if _alive(pid):
-                    os.killpg(pid, number)
-                    _wait_for_end(pid, 3.0)
+        groups = list(running.processes.values())
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for group in groups:
+                with suppress(ProcessLookupError):
+                    os.killpg(group, number)  # also what a SuperNode that died has left
+            _wait_for_end(groups, 5.0)
         self._facts.unlink()
         return len(running.processes)
 
@@ -183,7 +244,7 @@ class LocalFederation:
         return {} if running is None else {k: _alive(v) for k, v in running.processes.items()}
 
     def _finished(self) -> int:
-        report = self.folder / "server.json"
+        report = self.training / RESULT
         return report.stat().st_mtime_ns if report.exists() else 0
 
     def _agent_files(self) -> list[Path]:
@@ -216,7 +277,10 @@ class LocalFederation:
             return [*line, "--insecure"]
         keys = self.folder / "keys"
         line += ["--root-certificates", keys / "ca.crt"]
-        return [*line, "--auth-supernode-private-key", keys / f"{name}.key"]
+        return [*line, "--auth-supernode-private-key", self._key(name)]
+
+    def _key(self, name: str) -> str:
+        return str(self.folder / "keys" / f"{name}.key")
 
     def _start(self, name: str, line: list[Path | str | int]) -> int:
         """Start a process that outlives this one, and return its number."""
@@ -236,17 +300,18 @@ class LocalFederation:
             setpgroup=0,
         )
 
-    def _flwr(self, *arguments: object) -> None:
+    def _flwr(self, *arguments: object, look: Callable[[], object] = lambda: None) -> None:
         """Run Flower's command line; what it says goes to a log."""
-        line = [_program("flwr"), *arguments]
-        with (self.folder / "logs" / "flwr.log").open("ab") as log:
-            subprocess.run(
-                [str(each) for each in line],
-                env=self._environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
+        line = [str(each) for each in (_program("flwr"), *arguments)]
+        with (
+            (self.folder / "logs" / "flwr.log").open("ab") as log,
+            subprocess.Popen(
+                line, env=self._environment(), stdout=log, stderr=subprocess.STDOUT
+            ) as process,
+        ):
+            while process.poll() is None:
+                look()
+                time.sleep(0.2)
 
     def _environment(self) -> dict[str, str]:
         """Return the environment in which Flower does not look for the internet."""
@@ -295,9 +360,18 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _wait_for_end(pid: int, seconds: float) -> None:
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _wait_for_end(groups: Sequence[int], seconds: float) -> None:
+    """Wait until no process of the groups runs."""
     end = time.monotonic() + seconds
-    while _alive(pid) and time.monotonic() < end:
+    while any(_alive(group) or _group_alive(group) for group in groups) and time.monotonic() < end:
         time.sleep(0.05)
 
 

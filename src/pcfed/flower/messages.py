@@ -4,8 +4,12 @@
                agent: the vectors that are summed
     finish     server: no round follows; agent: nothing but that it has heard it
     audit      server: which sums to send; agent: three numbers for each audited vector
+    model, slope, share
+               the three steps of the certificate (`pcfed.flower.certificate`)
 
-With every message the server says which of the agent's updates was the last to be counted.
+With every message the server says which of the agent's updates was the last to be counted. With
+every reply an agent says whether its owner agrees to certificates, and what else the owner allows
+to be told: nothing by default.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ METHODS: dict[str, type[Algorithm]] = {
 }
 OPTIONS = {"PCFedAvg": ("exact",), "FedProx": ("prox",), "Scaffold": ("server_step",)}
 """What agents must know of a method beside the step and the penalty of the round."""
+
+MEASURES = ("loss", "accuracy", "infeasibility", "rows")
+"""What an agent's owner may allow to be told, all of its own model on its own data."""
 
 AUDITS = 3
 """Numbers that an agent sends for each audited vector."""
@@ -47,14 +54,13 @@ class Counted:
 
     Attributes
     ----------
-    round, attempt : int
-        Which it was; −1 for none yet.
+    round : int
+        Of which round it was; −1 for none yet.
     steps : int
         Local steps that were counted in that round, all agents together.
     """
 
     round: int = -1
-    attempt: int = -1
     steps: int = 0
 
 

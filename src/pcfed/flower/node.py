@@ -2,14 +2,15 @@
 
 The state is one file. An update is *pending* from the moment it is computed: the file holds it
 before the reply leaves. It becomes part of the agent's state only when the server says that it was
-counted, and is dropped when the server has counted another or none. So however often a message is
-lost or repeated and wherever the process dies, an update counts on both sides or on neither.
+counted, and is dropped when the server has counted another or none. An agent computes its update of
+a round once, however often it is asked. So however often a message is lost, late or repeated and
+wherever the process dies, an update counts on both sides or on neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ import numpy as np
 from pcfed.algorithms import Algorithm, Work
 from pcfed.archive import load_arrays, save_arrays
 from pcfed.arrays import Array
+from pcfed.files import sole_user
+from pcfed.flower.certificate import STEPS, part_of
 from pcfed.flower.messages import Counted, Fact, Message, directions, facts_of, method_of, round_of
+from pcfed.flower.outcome import measures, save_outcome
+from pcfed.flower.places import LOCK, STATE
 from pcfed.problem import Agent
 from pcfed.result import check_format, group_of
 from pcfed.sampling import Batches, batch_size
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file of an agent's state."""
 
 GROUPS = ("private", "pending", "sent", "received")
@@ -94,16 +99,38 @@ class Node:
         Its name in the roster.
     agent : Agent
         Its data, set and coupling.
-    path : Path
-        The file of its state.
+    folder : Path
+        Where its state is, and its model and its report at the end.
     batch : float or int
         Share or number of its rows in a gradient.
+    certificate : bool
+        Whether its owner agrees to take part in certificates.
+    report : sequence of str
+        Which of ``MEASURES`` its owner allows to be told.
+    about : mapping, optional
+        Facts to keep with its model, such as the names of features.
     """
 
-    def __init__(self, name: str, agent: Agent, path: Path, *, batch: float | int = 1.0) -> None:
-        self.name, self.agent, self.path = name, agent, path
+    def __init__(
+        self,
+        name: str,
+        agent: Agent,
+        folder: Path,
+        *,
+        batch: float | int = 1.0,
+        certificate: bool = False,
+        report: Sequence[str] = (),
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self.agent, self.folder = name, agent, folder
+        self._certificate, self._report, self._about = certificate, report, about or {}
         size = batch_size(batch, agent.loss.size, agent=name)
         self._batches = Batches(agent.loss.size, size)
+
+    @property
+    def path(self) -> Path:
+        """The file of its state."""
+        return self.folder / STATE
 
     def answer(self, message: Message) -> Message:
         """Return the reply to a message; the file has been written before it leaves.
@@ -113,32 +140,50 @@ class Node:
         ValueError
             If the message is not for the state that this agent is in.
         """
-        facts = message.facts
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it is nobody else's
+        with sole_user(self.folder / LOCK):
+            return self._answer(message)
+
+    def _answer(self, message: Message) -> Message:
+        facts, kind = message.facts, message.kind
         algorithm = method_of(facts)
         memory = self._settled(algorithm, message)
+        model = _model(algorithm, message.vectors, memory)
         reply: dict[str, Array] = {}
-        if message.kind == "train":
+        said: dict[str, Fact] = {
+            "name": self.name,
+            "training": facts["training"],
+            "round": facts["round"],
+            "certificate": self._certificate,
+        }
+        if kind == "train":
             memory = self._trained(algorithm, memory, message)
             reply = {name: rows[0] for name, rows in memory.sent.items()}
-        elif message.kind == "audit":
+        elif kind == "audit":
             reply = self._audited(algorithm, memory, message)
-        elif message.kind != "finish":
-            raise ValueError(f"{self.name}: there is no message {message.kind!r}.")
+        elif kind == "finish":
+            average = algorithm.average(message.vectors)
+            save_outcome(self.folder, self.name, self.agent, model, average, facts, self._about)
+        elif kind not in STEPS:
+            raise ValueError(f"{self.name}: there is no message {kind!r}.")
+        elif self._certificate:
+            m = int(facts["m"])
+            reply, numbers = part_of(kind, self.agent, model, message.vectors, m)
+            said |= numbers
+        if kind in ("train", "finish"):
+            figures = measures(self.agent, model, self._report)
+            said |= {f"told_{key}": figure for key, figure in figures.items()}
         memory.save(self.path)
-        said: dict[str, Fact] = {"name": self.name, "n": self.agent.loss.n}
-        said |= {key: facts[key] for key in ("training", "round", "attempt")}
-        return Message(message.kind, said, reply)
+        return Message(kind, said, reply)
 
     def model(self, server: Mapping[str, Array], algorithm: Algorithm) -> Array:
         """Return the agent's own model, from the server's last state and its own."""
-        rows: Array = np.atleast_2d(algorithm.model(server, Memory.load(self.path).private))
-        own: Array = rows[0]
-        return own
+        return _model(algorithm, server, Memory.load(self.path))
 
     def _settled(self, algorithm: Algorithm, message: Message) -> Memory:
         """Return the agent's state once the pending update has been committed or dropped."""
         facts = message.facts
-        counted = Counted(*(int(facts[f"counted_{key}"]) for key in ("round", "attempt", "steps")))
+        counted = Counted(int(facts["counted_round"]), int(facts["counted_steps"]))
         if not self.path.exists():
             if counted.round >= 0:
                 raise ValueError(
@@ -156,10 +201,13 @@ class Node:
         if counted == memory.counted:
             return memory
         pending = memory.facts
-        if not pending or (pending["round"], pending["attempt"]) != (
-            counted.round,
-            counted.attempt,
-        ):
+        if counted.round < memory.counted.round:
+            raise ValueError(
+                f"{self.name}: its update of round {memory.counted.round} was counted, and the "
+                f"server knows them up to round {counted.round}: the message is old, or the server "
+                "began anew; it must then give the training another name."
+            )
+        if not pending or pending["round"] != counted.round:
             raise ValueError(
                 f"{self.name}: the server has counted its update of round {counted.round}, which "
                 f"the state in {self.path} does not know; put the newest copy of it back."
@@ -172,11 +220,15 @@ class Node:
 
     def _trained(self, algorithm: Algorithm, memory: Memory, message: Message) -> Memory:
         """Return the agent's state with the update of the round pending."""
-        facts = message.facts
-        this = {key: facts[key] for key in ("round", "attempt")}
-        if memory.facts and this == {key: memory.facts[key] for key in this}:
-            return memory  # the message has come before
-        public = round_of(facts)
+        facts, public = message.facts, round_of(message.facts)
+        last = int(memory.facts.get("round", -1))
+        if last == public.index:
+            return memory  # it has been asked before
+        if last > public.index:
+            raise ValueError(
+                f"{self.name}: a message of round {public.index} came after one of round {last}: "
+                "it is old, or the server began anew; it must then give the training another name."
+            )
         work = Work(
             [self.agent],
             [int(facts["position"])],
@@ -188,14 +240,12 @@ class Node:
         received = {name: vector.astype(np.float64) for name, vector in message.vectors.items()}
         with np.errstate(over="ignore", invalid="ignore"):
             update = algorithm.local(work, received, memory.private, public)
-        return Memory(
-            memory.training,
-            memory.counted,
-            memory.private,
-            {**facts_of(public), **this},
-            update.pending,
-            update.sent,
-            received,
+        return replace(
+            memory,
+            facts=facts_of(public),
+            pending=update.pending,
+            sent=update.sent,
+            received=received,
         )
 
     def _audited(self, algorithm: Algorithm, memory: Memory, message: Message) -> dict[str, Array]:
@@ -205,3 +255,10 @@ class Node:
         )
         audited = algorithm.audited(message.vectors, memory.private)
         return {name: public @ rows[0] for name, rows in audited.items()}
+
+
+def _model(algorithm: Algorithm, server: Mapping[str, Array], memory: Memory) -> Array:
+    """Return an agent's own model."""
+    rows: Array = np.atleast_2d(algorithm.model(server, memory.private))
+    own: Array = rows[0]
+    return own

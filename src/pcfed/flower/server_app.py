@@ -1,108 +1,73 @@
-"""The server as a Flower ServerApp: a plain loop over the rounds.
+"""The server as a Flower ServerApp.
 
-It is started with ``flwr run … --run-config 'server="…/server.toml"'``. Its checkpoint lies beside
-that file: after a SuperLink has died, the same command goes on.
+It is started with ``flwr run … --run-config 'server="…/server.toml"'``. What it keeps lies in a
+folder beside that file: after a SuperLink has died, the same command goes on. With ``task="audit"``
+it asks for an audit and trains nothing.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
-from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid, ServerApp
 
 from pcfed.files import sole_user, write_atomically
-from pcfed.flower.coordinator import Coordinator, TooFew
-from pcfed.flower.messages import Message
-from pcfed.flower.records import from_records, to_records
-from pcfed.flower.settings import Schema, read_server
+from pcfed.flower.coordinator import Coordinator
+from pcfed.flower.places import CHECKPOINT, LOCK, PROGRESS, RESULT, folder_of
+from pcfed.flower.post import GridPost, roster_of
+from pcfed.flower.progress import Progress, read_progress
+from pcfed.flower.settings import read_server
 
 app = ServerApp()
 
-PATIENCE = 1.0
-"""Seconds between two looks for agents."""
+TASKS = ("train", "audit")
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train as the server's file says, audit, and write what came out."""
-    facts: dict[str, Any]
+    """Train or audit as the server's file says, and write what came out."""
     path = Path(str(context.run_config["server"]))
-    settings = read_server(path)
-    with sole_user(path.with_suffix(".lock")):
-        post = GridPost(grid, settings.schema, settings.deadline, settings.terms.minimum)
-        server = Coordinator(settings.terms, post, path.with_suffix(".npz"))
-        standing = server.run()
-        facts = {"rounds": standing.round, "history": list(standing.history)}
-        try:
-            facts["audit"] = server.audit()
-        except TooFew as missing:  # the next run asks again
-            facts["no_audit"] = str(missing)
-    write_atomically(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
+    serve(grid, path, str(context.run_config.get("task", "train")))
 
 
-class GridPost:
-    """Carries messages over Flower; learns by asking which node is which agent.
+def serve(grid: Grid, path: Path, task: str) -> None:
+    """Do a task for the training of a server's file.
 
     Parameters
     ----------
     grid : Grid
         Flower's nodes.
-    schema : Schema
-        What is trained; every agent is told.
-    deadline : float
-        Seconds that agents have to answer.
-    minimum : int
-        How many agents to wait for, at most as long as that.
+    path : Path
+        The server's file.
+    task : {"train", "audit"}
+        Whether to train, from where it is, or only to audit.
     """
-
-    def __init__(self, grid: Grid, schema: Schema, deadline: float, minimum: int) -> None:
-        self._grid, self._schema = grid, schema
-        self._deadline, self._minimum = deadline, minimum
-        self._names: dict[int, str] = {}
-
-    def exchange(self, messages: Mapping[str, Message]) -> Iterable[Message]:
-        """Send messages to agents by name and return the replies that came in time."""
-        end = time.monotonic() + self._deadline
-        while True:
-            present = self._present()
-            wanted = {node: name for node, name in present.items() if name in messages}
-            if len(wanted) >= min(self._minimum, len(messages)) or time.monotonic() > end:
-                break
-            time.sleep(PATIENCE)
-        schema = self._schema.to_text()
-        posted = [
-            FlowerMessage(to_records(messages[name], schema=schema), node, "query")
-            for node, name in wanted.items()
-        ]
-        return self._replies(posted)
-
-    def _present(self) -> dict[int, str]:
-        """Return who is here, by node; strangers are asked for their names."""
-        nodes = set(self._grid.get_node_ids())
-        self._names = {node: name for node, name in self._names.items() if node in nodes}
-        hello = to_records(Message("hello", {}))
-        asked = [FlowerMessage(hello, node, "query") for node in nodes - set(self._names)]
-        if asked:
-            for reply in self._grid.send_and_receive(asked, timeout=self._deadline):
-                if reply.has_content():
-                    name = from_records(reply.content).facts.get("name")
-                    self._names[reply.metadata.src_node_id] = str(name)
-        return self._names
-
-    def _replies(self, posted: list[FlowerMessage]) -> list[Message]:
-        found = []
-        for reply in self._grid.send_and_receive(posted, timeout=self._deadline):
-            if not reply.has_content():
-                self._names.pop(reply.metadata.src_node_id, None)
-                continue
-            try:
-                found.append(from_records(reply.content))
-            except ValueError as error:
-                found.append(Message("error", {"name": "?", "why": str(error)}))
-        return found
+    if task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}; give one of them.")
+    settings = read_server(path)
+    terms = settings.terms
+    folder = folder_of(path, terms.training)
+    if task == "audit" and not (folder / CHECKPOINT).exists():
+        raise ValueError(f"{path}: there must be a training to audit, and none has begun; run it.")
+    with (
+        sole_user(folder / LOCK),
+        Progress(folder / PROGRESS, training=terms.training, rounds=terms.rounds) as progress,
+    ):
+        post = GridPost(grid, settings.schema, settings.deadline, progress.note)
+        if not terms.roster:
+            names = roster_of(folder / CHECKPOINT, settings.size, post)
+            terms = replace(terms, roster=names)
+        with Coordinator(terms, post, folder, progress.note) as server:
+            done = server.standing.round
+            progress.note(roster=list(terms.roster), first=done, round=done)
+            if task == "audit":
+                result = read_progress(folder / RESULT)
+                result = {k: v for k, v in result.items() if k not in ("audit", "no_audit")}
+                result |= server.audited()
+            else:
+                server.run()
+                result = server.conclude()
+        write_atomically(folder / RESULT, json.dumps(result, indent=1).encode())

@@ -2,7 +2,7 @@
 
 # server.toml
 training = "heating"
-roster = ["north", "south", "west"]
+roster = ["north", "south", "west"]     # or their number: the first that come
 
 [model]
 kind = "softmax"                 # softmax | logistic | least-squares
@@ -18,12 +18,14 @@ penalty = 1.0
 
 [rounds]
 rounds = 100
+gap = 0.01                       # stop at this certified relative gap; by default never
+gap_every = 10                   # rounds from one look at it to the next
 local_steps = 10
 seed = 0
 minimum = 2                      # a round with fewer updates is repeated
-attempts = 10
+attempts = 10                    # how often it is tried
 deadline = 60.0                  # seconds that agents have to answer
-norm_limit = 1e6                 # by default none
+norm_limit = 1e6                 # of what agents send; by default none
 
 # agent.toml, which stays with the agent
 name = "north"
@@ -32,6 +34,8 @@ target = "heating"
 constraint = {l1 = 5}
 coupling = 0.1
 batch = 0.1
+certificate = true               # take part in certificates; by default false
+report = ["loss", "rows"]        # what the server may know; by default []
 """
 
 from __future__ import annotations
@@ -45,18 +49,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm
-from pcfed.flower.coordinator import Terms
+from pcfed.flower.messages import MEASURES
+from pcfed.flower.terms import Terms
 from pcfed.problem import Agent
 from pcfed.sets import WholeSpace
 from pcfed.training.agents import KEYS, AgentSettings, checked_name, read_agent
 from pcfed.training.assemble import loss_of, matrix_of
-from pcfed.training.config import DTYPES, MODELS, Model
+from pcfed.training.config import DTYPES
 from pcfed.training.methods import read_algorithm
+from pcfed.training.model import MODELS, Model
 from pcfed.training.section import Section, read_toml
-from pcfed.training.sentences import brief, listed, shown
+from pcfed.training.sentences import brief, listed, near, shown
 from pcfed.training.tables import Table, read_table
 
 DEADLINE = 60.0
+ROUNDS = (
+    "rounds",
+    "gap",
+    "gap_every",
+    "local_steps",
+    "seed",
+    "minimum",
+    "attempts",
+    "deadline",
+    "norm_limit",
+)
+"""The keys of ``[rounds]``."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +123,22 @@ class Schema:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the server's file says."""
+    """What the server's file says.
+
+    Attributes
+    ----------
+    terms : Terms
+        What is settled; the roster is empty if the file has only its size.
+    size : int
+        Number of agents.
+    schema : Schema
+        What is trained.
+    deadline : float
+        Seconds that agents have to answer.
+    """
 
     terms: Terms
+    size: int
     schema: Schema
     deadline: float
 
@@ -127,34 +158,44 @@ def read_server(path: Path) -> ServerSettings:
     """
     where, table = shown(path), read_toml(path)
     top = Section(where, "", table, ("training", "roster", "model", "algorithm", "rounds"))
-    training, roster = top.text("training"), top.names("roster")
-    if training is None or not roster:
-        raise ValueError(
-            f"{where}: training and roster must be given; name the training and its agents."
-        )
+    training, (roster, size) = top.text("training"), _roster(where, top)
+    if training is None:
+        raise ValueError(f"{where}: training is missing; give the training a name.")
     schema = _schema(where, table.get("model", {}))
-    algorithm = _algorithm(where, table.get("algorithm", {}))
-    keys = ("rounds", "local_steps", "seed", "minimum", "attempts", "deadline", "norm_limit")
-    section = Section(where, "rounds", table.get("rounds", {}), keys)
+    section = Section(where, "rounds", table.get("rounds", {}), ROUNDS)
     limit = section.optional_number("norm_limit")
     terms = Terms(
         training=training,
-        roster=tuple(checked_name(where, name) for name in roster),
+        roster=roster,
         n=schema.n,
-        algorithm=algorithm,
+        algorithm=_algorithm(where, table.get("algorithm", {})),
         rounds=section.count("rounds", 100),
         local_steps=section.count("local_steps", 10),
         seed=section.count("seed", 0, minimum=0),
         minimum=section.count("minimum", 1),
         attempts=section.count("attempts", 10),
         norm_limit=np.inf if limit is None else limit,
+        gap=section.optional_number("gap"),
+        gap_every=section.count("gap_every", 10),
     )
-    if terms.minimum > len(roster):
+    if terms.minimum > size:
         raise ValueError(
-            f"{where}: rounds.minimum must be at most the {len(roster)} agents of the roster, got "
+            f"{where}: rounds.minimum must be at most the {size} agents of the roster, got "
             f"{terms.minimum}; give a smaller number."
         )
-    return ServerSettings(terms, schema, section.number("deadline", DEADLINE))
+    return ServerSettings(terms, size, schema, section.number("deadline", DEADLINE))
+
+
+def _roster(where: str, top: Section) -> tuple[tuple[str, ...], int]:
+    """Return the names of the agents, which may be none yet, and their number."""
+    if "roster" not in top:
+        raise ValueError(
+            f"{where}: roster is missing; give the names of the agents, or their number."
+        )
+    if not isinstance(top.table["roster"], list):
+        return (), top.count("roster", 2)
+    names = top.names("roster") or ()
+    return tuple(checked_name(where, name) for name in names), len(names)
 
 
 def _schema(where: str, table: object) -> Schema:
@@ -192,7 +233,26 @@ def _algorithm(where: str, table: object) -> Algorithm:
     return algorithm
 
 
-def read_agent_file(path: Path) -> AgentSettings:
+@dataclass(frozen=True)
+class AgentFile:
+    """What an agent's own file says.
+
+    Attributes
+    ----------
+    settings : AgentSettings
+        Its name, data, set and coupling.
+    certificate : bool
+        Whether its owner agrees to take part in certificates.
+    report : tuple of str
+        Which of ``MEASURES`` its owner allows to be told.
+    """
+
+    settings: AgentSettings
+    certificate: bool
+    report: tuple[str, ...]
+
+
+def read_agent_file(path: Path) -> AgentFile:
     """Read an agent's own file.
 
     Parameters
@@ -201,7 +261,7 @@ def read_agent_file(path: Path) -> AgentSettings:
         The file, in the form that this module's description shows.
     """
     where = shown(path)
-    section = Section(where, "", read_toml(path), ("name", *KEYS))
+    section = Section(where, "", read_toml(path), ("name", *KEYS, "certificate", "report"))
     name = section.text("name")
     if name is None:
         raise ValueError(f"{where}: name is missing; give the agent's name in the roster.")
@@ -210,7 +270,14 @@ def read_agent_file(path: Path) -> AgentSettings:
     for key in ("file", "target"):
         if getattr(settings, key) is None:
             raise ValueError(f"{where}: {key} is missing; give the agent's {key}.")
-    return settings
+    report = () if section.table.get("report") == [] else section.names("report") or ()
+    for each in report:
+        if each not in MEASURES:
+            raise ValueError(
+                f"{where}: report must be some of {', '.join(MEASURES)}, got {brief(each)}; "
+                f"{near(each, MEASURES)}Take it out, or take one of these."
+            )
+    return AgentFile(settings, section.flag("certificate", False), report)
 
 
 def agent_of(path: Path, settings: AgentSettings, schema: Schema) -> Agent:

@@ -35,6 +35,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array, count, positive
 from pcfed.guarantees.tighten import tighten
+from pcfed.notebook import html_table
 from pcfed.problem import Agent, Problem
 from pcfed.result import Result
 from pcfed.sets import ProjectionError
@@ -154,6 +155,11 @@ class Certificate:
     def __repr__(self) -> str:
         bound = f"gap {self.gap:.3g}" if self.reason is None else f"no gap: {self.reason}"
         return f"Certificate(objective {self.objective:.6g}, {bound})"
+
+    def _repr_html_(self) -> str:
+        pairs = zip(self.infeasibility.tolist(), self.shares.tolist(), strict=True)
+        rows = [(i, moved, share) for i, (moved, share) in enumerate(pairs)]
+        return html_table(repr(self), ("agent", "moved to be feasible", "share of the gap"), rows)
 
 
 TIGHTENING = 2000

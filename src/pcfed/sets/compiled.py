@@ -7,7 +7,7 @@ checks x and does the work, with the same bits, in ``threshold.py``.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def project_rows(
     kernels = compiler.kernels("pcfed.sets.kernels")
     if kernels is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _fits(x, out):
         return None
-    if not (totals.min() >= SMALLEST[x.dtype] and totals.max() < HUGE):
+    if not usual(totals, x.dtype):
         return None
     thetas = np.full(x.shape[0], math.nan)
     if hint is not None:
@@ -89,6 +89,11 @@ def project_rows(
     if kernel(x, target.fold, totals, target.slack * EPS[x.dtype], thetas, p):
         return p
     return None
+
+
+def usual(totals: Float64Array, dtype: np.dtype[Any]) -> bool:
+    """Say whether totals are neither too small nor too large for the kernels."""
+    return bool(totals.min() >= SMALLEST[dtype] and totals.max() < HUGE)
 
 
 def _room(x: Array, out: Array | None) -> Array:

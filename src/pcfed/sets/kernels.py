@@ -183,11 +183,11 @@ def _neighbours(x: Array, fold: bool, theta: float, below: float) -> tuple[float
 def _write(x: Array, fold: bool, m: float, t: float, out: Array) -> None:
     """Write (a − m) + t with the sign of x where a ≥ m, and 0 elsewhere."""
     kind = out.dtype.type
-    least = kind(m)  # exact, as m is one of the numbers
+    least, shift = kind(m), kind(t)  # m is one of the numbers
     for i in range(x.size):
         v = x[i]
         a = abs(v) if fold else v
-        p = kind((np.float64(a) - m) + t)
+        p = (a - least) + shift
         signed = math.copysign(p, v) if fold else p
         out[i] = signed if a >= least else kind(0.0)
 
@@ -315,7 +315,7 @@ def _inside(
 
 
 @_exact
-def _project(
+def project_one(
     x: Array, fold: bool, total: float, slack: float, start: float, out: Array
 ) -> tuple[int, float]:
     """Project x and return a status and θ.
@@ -350,7 +350,7 @@ def _project_rows(
 ) -> bool:
     """Project every row, update the thetas, and say whether no row was left to NumPy."""
     for i in range(x.shape[0]):
-        status, thetas[i] = _project(x[i], fold, totals[i], slack, thetas[i], out[i])
+        status, thetas[i] = project_one(x[i], fold, totals[i], slack, thetas[i], out[i])
         if status == LEFT:
             return False
         if status == INSIDE:
@@ -363,11 +363,11 @@ def _project_rows(
 
 @cache
 def project(dtype: np.dtype[Any]) -> Callable[..., tuple[int, float]]:
-    """Return ``_project``, compiled for one dtype."""
+    """Return ``project_one``, compiled for one dtype."""
     number = numba.from_dtype(dtype)
     x, out = types.Array(number, 1, "C", readonly=True), types.Array(number, 1, "C")
     real = types.float64
-    return entry(_project, (x, types.boolean, real, real, real, out))
+    return entry(project_one, (x, types.boolean, real, real, real, out))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -82,6 +83,16 @@ def project_simplices(
     return _project("project_simplices", "totals", x, totals, SIMPLEX, out, hint)
 
 
+class Targets(NamedTuple):
+    """Simplices or l1 balls as the kernels want them."""
+
+    fold: bool
+    totals: Float64Array
+    slack: float
+    thresholds: Float64Array
+    """Where each projection begins; a kernel writes where it ended."""
+
+
 class SetRows:
     """The sets of several agents, each for a row of its own.
 
@@ -107,7 +118,7 @@ class SetRows:
         kinds = [each._threshold for each in self.sets]
         targets = {kind[0] for kind in kinds if kind is not None}
         self._target: Target | None = None
-        if len(self.sets) > 1 and None not in kinds and len(targets) == 1:
+        if None not in kinds and len(targets) == 1:
             (self._target,) = targets
             self._totals = np.array([kind[1] for kind in kinds if kind is not None])
 
@@ -134,14 +145,32 @@ class SetRows:
             return np.array([norm(off) for off in x - p])
         return np.array([_distance(*pair) for pair in zip(self.sets, x, strict=True)])
 
+    def since(self, first: int) -> SetRows:
+        """Return the sets from the ``first`` on."""
+        return SetRows(self.sets[first:], self.hints[first:]) if first else self
+
+    def targets(self, dtype: np.dtype[Any]) -> Targets | None:
+        """Return the sets as the kernels want them, or None if they are of other kinds."""
+        if self._target is None or not compiled.usual(self._totals, dtype):
+            return None
+        slack = self._target.slack * compiled.EPS[dtype]
+        return Targets(self._target.fold, self._totals, slack, self._thresholds())
+
+    def remember(self, thresholds: Float64Array) -> None:
+        """Keep every row's threshold, from which the next projection begins."""
+        for each, theta in zip(self.hints, thresholds.tolist(), strict=True):
+            each.threshold = theta
+
+    def _thresholds(self) -> Float64Array:
+        return np.array([each.threshold for each in self.hints])
+
     def _project_at_once(self, x: Array, out: Array | None) -> Array | None:
         """Project all rows by compiled code, or return None if that can't be done."""
         hint = Hint()
-        hint.thresholds = np.array([each.threshold for each in self.hints])
+        hint.thresholds = self._thresholds()
         p = compiled.project_rows(x, self._totals, self._target or L1_BALL, out, hint)
         if p is not None:
-            for each, theta in zip(self.hints, hint.thresholds.tolist(), strict=True):
-                each.threshold = theta
+            self.remember(hint.thresholds)
         return p
 
 

@@ -21,6 +21,7 @@ Algorithm 3.2, for the sums.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -54,10 +55,9 @@ def project(x: Array, total: float, target: Target, hint: Hint | None = None) ->
     margin = target.slack * eps_of(x) * total
     if _inside(a, total, margin, target.fold):
         return x
-    q = _shrink(a, total, hint)
+    p = _shrink(a, total, hint, x.dtype)
     if target.fold:
-        np.copysign(q, y, where=q != 0, out=q)
-    p = q.astype(x.dtype, copy=False)
+        np.copysign(p, x, where=p != 0, out=p)
     tiny = total < SMALLEST.get(x.dtype, math.inf)
     return _corrected(p, total, margin, target.fold) if tiny else p
 
@@ -65,7 +65,7 @@ def project(x: Array, total: float, target: Target, hint: Hint | None = None) ->
 def shrink(a: Float64Array, total: float, hint: Hint | None = None) -> Float64Array:
     """Project onto {p ≥ 0, Σ p = total}."""
     p = compiled.project(a, total, ALWAYS_OUTSIDE, None, hint)
-    return _shrink(a, total, hint) if p is None else p.astype(np.float64, copy=False)
+    return (_shrink(a, total, hint, a.dtype) if p is None else p).astype(np.float64, copy=False)
 
 
 def order_free_sum(r: Float64Array, total: float, n: int) -> tuple[float, float]:
@@ -160,16 +160,17 @@ def _rest(a: Float64Array, v: float, total: float) -> float:
     return (total - high) - low
 
 
-def _shrink(a: Float64Array, total: float, hint: Hint | None) -> Float64Array:
-    """Project onto {p ≥ 0, Σ p = total} with NumPy."""
+def _shrink(a: Float64Array, total: float, hint: Hint | None, dtype: np.dtype[Any]) -> Array:
+    """Project onto {p ≥ 0, Σ p = total} with NumPy, for numbers of a dtype and in it."""
+    p = np.zeros(a.shape, dtype)
     if total == 0.0:
-        return np.zeros_like(a)
+        return p
     m = active_minimum(a, total, hint)
     if math.isnan(m):
-        return np.full_like(a, math.nan)
+        return np.full_like(p, math.nan)
     active = a >= m
-    p = np.zeros_like(a)
-    p[active] = (a[active] - m) + _rest(a, m, total) / np.count_nonzero(active)
+    t = _rest(a, m, total) / np.count_nonzero(active)
+    p[active] = (a[active].astype(dtype) - dtype.type(m)) + dtype.type(t)
     return p
 
 

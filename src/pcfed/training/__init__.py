@@ -2,9 +2,10 @@
 
 from pcfed.training.agents import AgentSettings, read_agent
 from pcfed.training.assemble import Assembled, assemble
-from pcfed.training.config import Config, Data, Model, Training, load_config, read_config
+from pcfed.training.config import Config, Data, Training, load_config, read_config
 from pcfed.training.delivered import Delivered, deliver
 from pcfed.training.directory import RunDirectory
+from pcfed.training.model import Model
 from pcfed.training.outcome import AgentOutcome, Outcome
 from pcfed.training.tables import Table, read_table
 from pcfed.training.train import Job, prepare

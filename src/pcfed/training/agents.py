@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pcfed.sets import ConvexSet
+from pcfed.training.layers import Layers
 from pcfed.training.section import Section
 from pcfed.training.sentences import brief
 
@@ -53,6 +54,9 @@ class AgentSettings:
         table = {key: value for key, value in pairs if value is not None}
         if self.constraint is not None:
             table["constraint"] = str(self.constraint)
+        if isinstance(self.constraint, Layers):
+            sets = self.constraint.sets.items()
+            table["constraint"] = {"blocks": {name: str(each) for name, each in sets}}
         if self.features is not None:
             table["features"] = list(self.features)
         return table

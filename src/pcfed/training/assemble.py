@@ -17,9 +17,12 @@ from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, batch_size, stream
 from pcfed.sets import ConvexSet, WholeSpace
 from pcfed.training.agents import AgentSettings, checked_name
-from pcfed.training.config import Config, Model
+from pcfed.training.config import Config
+from pcfed.training.model import TORCH, Model
+from pcfed.training.modules import for_module, load_module, module_loss, start_of
 from pcfed.training.sentences import brief, listed, near, shortened, told
 from pcfed.training.standardize import Scaling
+from pcfed.training.steps import first_step
 from pcfed.training.tables import Table, read_table
 from pcfed.training.targets import Label, read_targets
 
@@ -53,6 +56,8 @@ class Assembled:
         The agents' sets of coefficients as they are delivered.
     scaling : Scaling or None
         From the coordinates of the training to those of the data, if these are others.
+    start : Array or None
+        Where a module begins; linear models begin at zero.
     warnings : tuple of str
         What may be a mistake, one sentence each.
     """
@@ -64,10 +69,11 @@ class Assembled:
     tests: tuple[int, ...]
     constraints: tuple[ConvexSet, ...]
     scaling: Scaling | None
+    start: NDArray[Any] | None
     warnings: tuple[str, ...]
 
 
-def assemble(config: Config) -> Assembled:
+def assemble(config: Config, *, allow_import: bool = False) -> Assembled:
     r"""Read the data of a training and build its problem and its method.
 
     With ``data.agent`` the roster is that column's values, sorted (as numbers if all are whole
@@ -78,6 +84,8 @@ def assemble(config: Config) -> Assembled:
     ----------
     config : Config
         What `load_config` returned.
+    allow_import : bool
+        Whether ``model.module`` may be imported, which runs the code in that file.
 
     Raises
     ------
@@ -104,7 +112,10 @@ def assemble(config: Config) -> Assembled:
     >>> home.cleanup()
     """
     try:
-        return _assemble(config)
+        module = None
+        if config.model.kind == TORCH:
+            module = load_module(config, allow_import=allow_import)
+        return _assemble(config, module)
     except MemoryError:
         raise ValueError(
             f"{config.where}: the data must fit into memory, got too many; take float32 or less."
@@ -113,7 +124,7 @@ def assemble(config: Config) -> Assembled:
         raise ValueError(shortened(str(error))) from None
 
 
-def _assemble(config: Config) -> Assembled:
+def _assemble(config: Config, module: Any) -> Assembled:
     where = config.where
     pairs = list(_roster(config))
     settings = [agent for agent, _ in pairs]
@@ -126,22 +137,23 @@ def _assemble(config: Config) -> Assembled:
                 f"{where}: agents.{agent.name} must have at least 2 rows, got {table.rows} in "
                 f"{table.where}; add data or leave the agent out."
             )
-    found = read_targets(where, config.model.kind, tables, targets, names)
+    found = read_targets(where, config.model.predicts, tables, targets, names)
     columns = _columns(config, tables, targets, names)
     matrices = [matrix_of(table, columns) for table in tables]
     warnings = [*found.warnings, *_constant(where, columns, matrices), *_single(config)]
     parts = [_held_out(config, i, len(X)) for i, X in enumerate(matrices)]
-    usual = Scaling.of(
-        [X[train] for X, (train, _) in zip(matrices, parts, strict=True)],
-        intercept=config.model.intercept,
-    )
-    scaling = usual if config.data.standardize else None
-    if scaling is None:
-        warnings += _uneven(where, columns, usual)
+    scaling = None
+    if module is None:
+        training = [X[train] for X, (train, _) in zip(matrices, parts, strict=True)]
+        sizes = Scaling.of(training, intercept=config.model.intercept)
+        if config.data.standardize:
+            scaling = sizes
+        else:
+            warnings += _uneven(where, columns, sizes)
     agents = []
     for agent, X, y, rows in zip(settings, matrices, found.values, parts, strict=True):
         with told(f"{where}: agents.{agent.name}"), np.errstate(all="ignore"):
-            agents.append(_agent(config, agent, X, y, rows, found.labels, scaling))
+            agents.append(_agent(config, agent, X, y, rows, found.labels, scaling, module))
     problem = Problem(agents)
     _check_run(config, problem)
     return Assembled(
@@ -150,8 +162,11 @@ def _assemble(config: Config) -> Assembled:
         columns=columns,
         labels=found.labels,
         tests=tuple(len(test) for _, test in parts),
-        constraints=tuple(agent.constraint or WholeSpace() for agent in settings),
+        constraints=tuple(
+            for_module(agent.constraint or WholeSpace(), module) for agent in settings
+        ),
         scaling=scaling,
+        start=start_of(problem.agents[0].loss),
         warnings=tuple(warnings),
     )
 
@@ -266,8 +281,11 @@ def _constant(
 
 def _uneven(where: str, columns: Sequence[str], scaling: Scaling) -> Iterator[str]:
     """Yield a warning if columns are of very different sizes."""
-    small, large = int(np.argmin(scaling.scale)), int(np.argmax(scaling.scale))
-    ratio = scaling.scale[large] / scaling.scale[small]
+    sizes = np.where(scaling.scale == 1.0, np.nan, scaling.scale)  # 1: it may not vary at all
+    if np.isnan(sizes).all():
+        return
+    small, large = int(np.nanargmin(sizes)), int(np.nanargmax(sizes))
+    ratio = sizes[large] / sizes[small]
     if ratio > UNEVEN:
         yield (
             f"{where}: {brief(columns[large], 30)} is some {ratio:.0e} times as large as "
@@ -293,10 +311,17 @@ def _agent(
     rows: tuple[Rows, Rows],
     labels: tuple[Label, ...] | None,
     scaling: Scaling | None,
+    module: Any,
 ) -> Agent:
     if settings.constraint is None or settings.coupling is None:
         raise ValueError("constraint and coupling must be given; add them to its table.")
-    constraint, (train, test) = settings.constraint, rows
+    train, test = rows
+    if module is not None:
+        constraint = for_module(settings.constraint, module)
+        loss = module_loss(config, module, X[train], y[train])
+        held_out = module_loss(config, module, X[test], y[test]) if len(test) else None
+        return Agent(loss, constraint, settings.coupling, test=held_out, name=settings.name)
+    constraint = settings.constraint
     if scaling is not None:
         X = scaling.applied(X)
     model, dtype = config.model, config.data.dtype
@@ -364,4 +389,4 @@ def _check_run(config: Config, problem: Problem) -> None:
         training.rounds, training.local_steps, None if full else batches, noisy=not full
     )
     with told(f"{where}: algorithm"), np.errstate(all="ignore"):
-        config.algorithm.resolved(problem, outlook)
+        first_step(config.algorithm, problem).resolved(problem, outlook)

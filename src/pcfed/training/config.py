@@ -1,9 +1,12 @@
 """The file that describes a training: its form, its defaults and its checks.
 
     [model]
-    kind = "softmax"            # softmax | logistic | least-squares
+    kind = "softmax"            # softmax | logistic | least-squares | torch
     intercept = false
     l2 = 0.0
+    # of kind torch, in place of these two:
+    # module = "my_models:Net"  # Net() in my_models.py, beside this file, makes a torch.nn.Module
+    # loss = "cross-entropy"    # or mse
 
     [data]                      # what is the same for all agents
     file = "all.csv"            # one file for all, with `agent`; left out if every agent has one
@@ -41,7 +44,8 @@
     [agents.north]              # one table an agent; with `data.agent` only for what differs
     file = "north.csv"
     target = "load"
-    constraint = {l1 = 5}       # or "l1(5)"; see `pcfed.sets.parse_set`
+    constraint = {l1 = 5}       # or "l1(5)"; see `pcfed.sets.parse_set`; of kind torch also
+                                # {blocks = {"conv1.weight" = "l1(5)"}}, a set per parameter
     coupling = 0.1
 
 Only ``model.kind``, a target and the agents' data must be given. Paths are relative to the file.
@@ -62,34 +66,15 @@ from pcfed.sets import WholeSpace
 from pcfed.training.agents import AgentSettings, checked_name, read_agent
 from pcfed.training.formats import read_bytes
 from pcfed.training.methods import read_algorithm
+from pcfed.training.model import Model, read_model
 from pcfed.training.section import Section, read_toml
 from pcfed.training.sentences import brief, shortened, shown
 
-MODELS = ("softmax", "logistic", "least-squares")
 DTYPES = ("float64", "float32")
 DURATION = ("rounds", "gap", "save_every", "max_refusals", "local_only")
 """Keys of ``[training]`` that change no number of any round."""
 
 SECTIONS = ("model", "data", "algorithm", "training", "defaults", "agents")
-
-
-@dataclass(frozen=True)
-class Model:
-    """What is trained: ``[model]``.
-
-    Attributes
-    ----------
-    kind : {"softmax", "logistic", "least-squares"}
-        The loss.
-    intercept : bool
-        Whether the model has one; constraints leave it alone.
-    l2 : float
-        Weight of the l2 term, on the coefficients only.
-    """
-
-    kind: str
-    intercept: bool
-    l2: float
 
 
 @dataclass(frozen=True)
@@ -208,7 +193,7 @@ class Config:
         """
         method = {key.name: getattr(self.algorithm, key.name) for key in fields(self.algorithm)}
         tables: dict[str, dict[str, Any]] = {
-            "model": vars(self.model),
+            "model": self.model.resolved(),
             "data": {**vars(self.data), "features": self.data.features and [*self.data.features]},
             "algorithm": {"name": type(self.algorithm).__name__, **method},
             "training": vars(self.training),
@@ -236,7 +221,9 @@ class Config:
         facts = self.resolved()
         for key in DURATION:
             facts["training"].pop(key, None)
-        for table in (facts["data"], *facts["agents"].values()):
+        if self.model.file is not None:
+            facts["model"]["file"] = str(self.model.file)
+        for table in (facts["model"], facts["data"], *facts["agents"].values()):
             if "file" in table:
                 path = self.located(table["file"])
                 content = read_bytes(shown(path), path)
@@ -302,26 +289,20 @@ def read_config(table: Mapping[str, object], path: Path) -> Config:
         section = Section(where, "defaults", table.get("defaults", {}), ("constraint", "coupling"))
         usual = AgentSettings("", target=data.target, constraint=WholeSpace(), coupling=0.1)
         defaults = read_agent(section, "defaults").completed(usual)
+        model = read_model(where, table.get("model", {}))
+        training = _training(where, table.get("training", {}))
+        model.check(where, standardize=data.standardize, gap=training.gap)
         return Config(
             path=path,
-            model=_model(where, table.get("model", {})),
+            model=model,
             data=data,
             algorithm=read_algorithm(where, table.get("algorithm", {})),
-            training=_training(where, table.get("training", {})),
+            training=training,
             defaults=defaults,
             agents=_agents(where, table.get("agents", {}), data, defaults),
         )
     except ValueError as error:
         raise ValueError(shortened(str(error))) from None
-
-
-def _model(where: str, table: object) -> Model:
-    section = Section(where, "model", table, ("kind", "intercept", "l2"))
-    return Model(
-        kind=section.choice("kind", MODELS),
-        intercept=section.flag("intercept", False),
-        l2=section.number("l2", 0.0, zero=True),
-    )
 
 
 def _data(where: str, table: object) -> Data:

@@ -17,9 +17,11 @@ from pcfed.archive import load_arrays, save_arrays
 from pcfed.arrays import Float64Array, floating
 from pcfed.guarantees import send_model
 from pcfed.losses import Loss
+from pcfed.notebook import html_table
 from pcfed.result import Result, check_arrays, check_format
 from pcfed.training.assemble import Assembled
-from pcfed.training.config import Model
+from pcfed.training.model import Model
+from pcfed.training.modules import named_shapes
 from pcfed.training.sentences import brief, listed, near, shortened
 from pcfed.training.targets import Label
 
@@ -82,6 +84,13 @@ class Delivered:
 
     def __repr__(self) -> str:
         return f"Delivered({len(self.names)} {self.kind} models, {self.average.size} parameters)"
+
+    def _repr_html_(self) -> str:
+        pairs = [(name, self.model(name)) for name in dict.fromkeys((*self.names, AVERAGE))]
+        rows = [(name, *map(float, x[: len(self.columns)])) for name, x in pairs]
+        linear = self.kind in ("logistic", "least-squares") and len(self.columns) <= 12
+        columns = ("agent", *self.columns) if linear else ("agent",)
+        return html_table(repr(self), columns, rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -242,11 +251,14 @@ def deliver(model: Model, made: Assembled, result: Result) -> Delivered:
         layout=layout_of(made.problem.agents[0].loss),
         models=models,
         average=models.mean(axis=0),
+        module=model.module,
     )
 
 
 def layout_of(loss: Loss) -> Layout:
-    """Return the names and shapes of the parts of a linear model."""
+    """Return the names and shapes of the parts of a model."""
+    if (named := named_shapes(loss)) is not None:
+        return named
     layout = {"coefficients": loss.shape}
     return layout if loss.free is None else {**layout, "intercept": (loss.n - loss.free.start,)}
 

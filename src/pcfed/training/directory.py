@@ -4,6 +4,7 @@ config.json       the configuration with all defaults, its digest, and versions
 checkpoint.npz    the last round that was saved, beside it the one before
 history.jsonl     one record a line
 log.txt           what happened, with times
+steps.json        how often the step was halved, if it was (`pcfed.training.steps`)
 local.npz         the agents' own trainings, each alone, as a checkpoint
 outcome.json      what came of it, in figures (`pcfed.training.outcome`)
 result.npz        the state and the models, once it has ended
@@ -23,6 +24,7 @@ from typing import Any
 
 from pcfed.files import DRAFT, FileError, remove_drafts, sole_user, write_atomically
 from pcfed.training.config import Config
+from pcfed.training.steps import Halvings
 
 FORMAT = 1
 """Version of the folder."""
@@ -53,6 +55,9 @@ class RunDirectory:
         self.result = path / "result.npz"
         self.local = path / "local.npz"
         self.outcome = path / "outcome.json"
+        saved = (self.checkpoint, self.local)
+        before = (file.with_name(f"{file.name}.previous") for file in saved)
+        self.halvings = Halvings(path / "steps.json", (*saved, *before, self.history))
         self.models = path / "models.npz"
         if path.exists():
             self._check()

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from pcfed.algorithms import Local, Schedule
+from pcfed.algorithms import Algorithm, Local, PCFedAvg
 from pcfed.arrays import Array
 from pcfed.guarantees import Certificate, certify
 from pcfed.losses import LeastSquares, Loss
@@ -17,12 +17,13 @@ from pcfed.training.assemble import Assembled
 from pcfed.training.delivered import Delivered
 from pcfed.training.outcome import AgentOutcome, Outcome
 from pcfed.training.sentences import brief
+from pcfed.training.steps import first_step
 
 LONGEST = 200
 """Characters of a set in the table at most."""
 
 
-def alone(problem: Problem, step: Schedule) -> Local:
+def alone(problem: Problem, algorithm: Algorithm, halvings: int) -> Local:
     r"""Return the method by which agents train alone, with the penalty $\rho = L_f$.
 
     No number in it depends on how many rounds there are.
@@ -31,12 +32,16 @@ def alone(problem: Problem, step: Schedule) -> Local:
     ----------
     problem : Problem
         The agents.
-    step : Schedule
-        That of the training, for losses whose smoothness is not known.
+    algorithm : Algorithm
+        That of the training, for losses whose smoothness is not known: models move as fast.
+    halvings : int
+        How often its step was halved.
     """
     if 0 < problem.L_f < math.inf:
         return Local("auto", problem.L_f)
+    step = first_step(algorithm, problem, halvings).step
     number = step if isinstance(step, float) else 0.1
+    number /= problem.m if isinstance(algorithm, PCFedAvg) else 1
     return Local(number, 0.3 / number)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pcfed.algorithms import Schedule
-from pcfed.sets import ConvexSet, parse_set
+from pcfed.sets import ConvexSet
 from pcfed.training.formats import decoded, read_bytes
+from pcfed.training.layers import parse_constraint
 from pcfed.training.sentences import brief, listed, near, shortened, shown, told
 
 LARGEST = 2**63 - 1
@@ -205,7 +206,7 @@ class Section:
         if key not in self.table:
             return None
         with told(self.path(key)):
-            return parse_set(self.table[key])
+            return parse_constraint(self.table[key])
 
     def _finite(self, key: str, value: object, kind: str, default: float) -> float:
         """Return a value as a finite float."""

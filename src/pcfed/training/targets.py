@@ -46,8 +46,8 @@ def read_targets(
     ----------
     where : str
         What messages call the configuration.
-    kind : {"softmax", "logistic", "least-squares"}
-        The model.
+    kind : {"softmax", "logistic", "least-squares", "cross-entropy", "mse"}
+        The model, or what a module minimises.
     tables, targets, names : sequences
         Every agent's table, the column to predict in it, and its name.
 
@@ -57,7 +57,7 @@ def read_targets(
         If a column is missing or does not suit the model.
     """
     pairs = list(zip(tables, targets, strict=True))
-    if kind == "least-squares":
+    if kind in ("least-squares", "mse"):
         numbers = [table.numbers(target) for table, target in pairs]
         return Targets(list(numbers), None, _constant(where, numbers))
     values = _alike([_labels(kind, table, target) for table, target in pairs])

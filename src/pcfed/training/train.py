@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pcfed.algorithms import Algorithm
 from pcfed.guarantees import Gap
 from pcfed.result import Result
@@ -18,6 +20,8 @@ from pcfed.training.config import Config, load_config
 from pcfed.training.delivered import deliver
 from pcfed.training.directory import RunDirectory
 from pcfed.training.finish import alone, outcome_of
+from pcfed.training.modules import in_a_sentence
+from pcfed.training.steps import EXPLOSION, MOST, Explosion, first_step, is_tried
 
 Watcher = Callable[[Evaluation], object]
 """What is called with evaluated rounds."""
@@ -70,7 +74,7 @@ class Job:
         Result
             Its history has only the last record: the folder has them all.
         """
-        with self.folder.open():
+        with self.folder.open(), in_a_sentence(self.config):
 
             def note(text: str) -> None:
                 self.folder.log(text)
@@ -92,25 +96,60 @@ class Job:
 
     def _train(self, workers: int, callbacks: Sequence[Watcher], note: Tell) -> Result:
         """Run the training to its end, or until it is interrupted."""
-        folder, training = self.folder, self.config.training
+        folder = self.folder
         folder.log(f"begin or go on: {self.made.problem!r}, {self.made.algorithm!r}")
         for warning in self.made.warnings:
             note(warning)
-        result = self._run(
-            self.made.algorithm,
-            rounds=training.rounds,
-            eval_every=training.eval_every,
-            stop=None if training.gap is None else Gap(training.gap, relative=True),
-            callbacks=callbacks,
-            checkpoint=folder.checkpoint,
-            journal=folder.history,
-            workers=workers,
-        )
+        tried = is_tried(self.made.algorithm, self.made.problem)
+        result = self._tried(workers, callbacks, note) if tried else self._once(workers, callbacks)
         names = self.made.problem.names
         for refusal in result.refusals:
             note(f"round {refusal.round}: {names[refusal.agent]} was refused, {refusal.reason}")
         folder.log(f"{result.status}: {result.message}")
         return result
+
+    def _once(
+        self, workers: int, callbacks: Sequence[Watcher], halvings: int = 0, **more: Any
+    ) -> Result:
+        """Run the training with a step that may have been halved."""
+        folder, training = self.folder, self.config.training
+        options = {
+            "stop": None if training.gap is None else Gap(training.gap, relative=True),
+            "max_refusals": training.max_refusals,
+        }
+        return self._run(
+            first_step(self.made.algorithm, self.made.problem, halvings),
+            rounds=training.rounds,
+            eval_every=training.eval_every,
+            callbacks=callbacks,
+            checkpoint=folder.checkpoint,
+            journal=folder.history,
+            workers=workers,
+            **{**options, **more},
+        )
+
+    def _tried(self, workers: int, callbacks: Sequence[Watcher], note: Tell) -> Result:
+        """Run the training, and begin again with half the step as long as it explodes."""
+        problem, start = self.made.problem, self.made.start
+        stop = Explosion(EXPLOSION * problem.loss(np.zeros(problem.n) if start is None else start))
+        while True:
+            number = self.folder.halvings.number
+            result = self._once(workers, callbacks, number, stop=stop, max_refusals=0)
+            if result.status not in ("stopped", "diverged"):
+                return result
+            if number == MOST:
+                return replace(
+                    result,
+                    status="diverged",
+                    message=f"The loss explodes with a step "
+                    f"that was halved {number} times; give algorithm.step as a number.",
+                )
+            step = first_step(self.made.algorithm, problem, number + 1).step
+            note(
+                f"the loss exploded in round {result.state.round}; the training begins again with "
+                f"half the step, {step:.3g}."
+            )
+            self.folder.halvings.add(number + 1)
 
     def _finish(self, result: Result, workers: int, callbacks: Sequence[Watcher]) -> Result:
         """Hand out the models, compare with agents that train alone, save what came of it."""
@@ -140,9 +179,10 @@ class Job:
     def _alone(self, rounds: int, workers: int, callbacks: Sequence[Watcher]) -> Result:
         """Train every agent alone, for as many rounds."""
         local = self._run(
-            alone(self.made.problem, self.made.algorithm.step),
+            alone(self.made.problem, self.made.algorithm, self.folder.halvings.number),
             rounds=rounds,
             eval_every=max(1, rounds // 50),
+            max_refusals=self.config.training.max_refusals,
             callbacks=callbacks,
             checkpoint=self.folder.local,
             workers=workers,
@@ -159,8 +199,8 @@ class Job:
             local_steps=training.local_steps,
             batch=training.batch,
             participation=training.participation,
+            x0=self.made.start,
             seed=training.seed,
-            max_refusals=training.max_refusals,
             norm_limit=training.norm_limit,
             every=training.save_every,
             resume=True,
@@ -168,7 +208,7 @@ class Job:
         )
 
 
-def prepare(path: str | Path, out: str | Path | None = None) -> Job:
+def prepare(path: str | Path, out: str | Path | None = None, *, allow_import: bool = False) -> Job:
     r"""Read and check everything that a training needs, without writing anything.
 
     Parameters
@@ -177,6 +217,8 @@ def prepare(path: str | Path, out: str | Path | None = None) -> Job:
         The TOML file (`pcfed.training.config`).
     out : str or Path, optional
         The folder of the training; ``runs/`` and the name of the file by default.
+    allow_import : bool
+        Whether ``model.module`` may be imported, which runs the code in that file.
 
     Raises
     ------
@@ -204,5 +246,5 @@ def prepare(path: str | Path, out: str | Path | None = None) -> Job:
     """
     config = load_config(path)
     folder = Path("runs", config.path.stem) if out is None else Path(out)
-    made = assemble(config)
+    made = assemble(config, allow_import=allow_import)
     return Job(config, made, RunDirectory(folder, config))

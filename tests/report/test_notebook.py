@@ -1,0 +1,84 @@
+"""What notebooks show: short tables, escaped, with the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+
+from pcfed import Agent, PCFedAvg, Problem, certify, run
+from pcfed.losses import LeastSquares
+from pcfed.notebook import html_table
+from pcfed.sets import L1Ball
+from pcfed.training import Delivered
+from tests.report.conftest import HOSTILE
+from tests.report.test_page import Page
+
+
+@pytest.fixture
+def problem() -> Problem:
+    rng = np.random.default_rng(0)
+    agents = []
+    for i in range(25):
+        loss = LeastSquares(rng.normal(size=(5, 3)), rng.normal(size=5))
+        test = loss if i == 0 else None
+        agents.append(Agent(loss, L1Ball(0.25), 0.5, test=test, name=f"{HOSTILE}{i}"))
+    return Problem(agents)
+
+
+def test_every_object_shows_a_table_of_its_agents(problem):
+    result = run(problem, PCFedAvg(step=0.1, penalty=1.0), rounds=2)
+    certificate = certify(problem, result)
+    given = Delivered(
+        "least-squares",
+        (HOSTILE,),
+        ("x", "y", "z"),
+        None,
+        {"coefficients": (3,)},
+        result.models[:1],
+        result.average,
+    )
+    for each in (problem, result, certificate, given):
+        text = each._repr_html_()
+        assert "<img" not in text
+        page = Page(text)
+        assert repr(each) in page.words
+        assert len(page.rows) > 4
+    rows = Page(problem._repr_html_()).rows
+    assert f"{HOSTILE}3"[:60] + "5L1Ball(radius=0.25)0.5" in rows
+    assert rows[-2] == "and 5 more"
+    last = result.history[-1]
+    shown = Page(result._repr_html_()).rows
+    expected = f"0{last.infeasibility[0]:.4g}{last.distance[0]:.4g}"
+    assert any(row.startswith(expected) for row in shown)
+    moved = f"1{certificate.infeasibility[1]:.4g}{certificate.shares[1]:.4g}"
+    assert moved in Page(certificate._repr_html_()).rows
+
+
+def test_columns_without_any_value_are_left_out(problem):
+    bare = Problem([replace(agent, test=None) for agent in problem.agents])
+    assert "held out" in problem._repr_html_()
+    assert "held out" not in bare._repr_html_()
+
+
+def test_cells_are_escaped_cut_and_empty_without_a_number():
+    text = html_table(
+        "<b>", ["a", "b", "c"], [[HOSTILE, float("nan"), None], ["x" * 99, 1.0, None]]
+    )
+    page = Page(text)
+    assert (
+        page.tags
+        == ["table", "caption", "thead", "tr", "th", "th", "tbody"] + ["tr", "td", "td"] * 2
+    )
+    assert "x" * 59 + "…" in page.words
+
+
+def test_a_browser_shows_them(browser: Browser, problem: Problem):
+    tab = browser.new_page()
+    tab.set_content(problem._repr_html_())
+    assert tab.locator("tbody tr").count() == 21
+    assert tab.locator("td").nth(0).inner_text().startswith("<img")
+    assert tab.evaluate("window.hacked") is None
+    tab.close()

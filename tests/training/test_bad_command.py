@@ -1,0 +1,138 @@
+"""Broken configurations and data through the command line: one sentence, code 2, nothing written.
+
+All run in this process, through the function that the command calls, and a few as real processes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from pcfed.cli import main
+from tests.training.folders import OWN_CONFIG, SHARED, SHARED_CONFIG, folder_with
+from tests.training.test_bad_input import CONFIGS, DATA, more, shared
+
+TORCH = SHARED_CONFIG.replace('"softmax"', '"torch"\nmodule = "nets:Net"\nloss = "mse"')
+OTHERS = {
+    "no consent": ({"config": TORCH}, "must be allowed to run nets.py, which is code; look at it"),
+    "standardize": (
+        shared('"load"', '"load"\nstandardize = "yes"'),
+        "data.standardize must be true or false, got 'yes'",
+    ),
+    "set to standardize": (
+        {
+            "config": SHARED_CONFIG.replace("{l1 = 5}", '"nuclear((2, 2), 1)"').replace(
+                '"load"', '"load"\nstandardize = true'
+            )
+        },
+        "agents.north: NuclearBall: no projection onto it is known where entries have different",
+    ),
+    "local only": (more("[training]\nlocal_only = 1"), "training.local_only must be true or false"),
+    "a folder in the way": ({}, "must be a folder of a training, or new, and is neither"),
+}
+CASES = CONFIGS | DATA | OTHERS
+
+
+def written(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run(arguments, monkeypatch):
+    """Run the command in this process and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["pcfed", "train", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_sentence_and_nothing_written(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    files, expected = CASES[name]
+    folder_with(tmp_path, **files)
+    if name == "a folder in the way":
+        (tmp_path / "runs" / "train").mkdir(parents=True)
+        (tmp_path / "runs" / "train" / "mine.txt").write_text("mine")
+    before = written(tmp_path)
+    assert run(["train.toml"], monkeypatch) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (sentence,) = err.splitlines()
+    assert sentence.endswith((".", "?"))
+    assert "Traceback" not in sentence
+    assert re.search(expected, sentence)
+    assert written(tmp_path) == before
+
+
+def test_there_are_enough_of_them():
+    assert len(CONFIGS) >= 30
+    assert len(DATA) >= 30
+
+
+def test_a_configuration_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for path in ("gone.toml", "."):
+        assert run([path], monkeypatch) == 2
+        (sentence,) = capsys.readouterr().err.splitlines()
+        assert sentence == f"{path}: there must be a file, got none here; check the path."
+    assert not list(tmp_path.iterdir())
+
+
+DOUBTFUL = {
+    "a constant column": (
+        {
+            "config": OWN_CONFIG.replace("batch = 1.0", "rounds = 2"),
+            "north": "a,c,load\n1,3,1\n2,3,2\n4,3,1\n",
+            "south": "a,c,load\n1,3,1\n2,3,2\n",
+        },
+        "columns with the same number in all rows tell nothing, got 'c'",
+    ),
+    "a label of one agent": (
+        {"all": SHARED.replace("south,1,4,b", "south,1,4,z")},
+        "some labels occur with one agent only, 'z' (south)",
+    ),
+    "columns of other sizes": (
+        {
+            "all": SHARED.replace("area,", "area,power,")
+            .replace("north,", "north,9e5,")
+            .replace("south,", "south,1e5,")
+        },
+        "makes training slow; set data.standardize = true.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_what_may_be_a_mistake_is_told_and_trained(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    files, expected = DOUBTFUL[name]
+    usual = SHARED_CONFIG + "[training]\nrounds = 2\n"
+    folder_with(tmp_path, **{"config": usual, **files})
+    assert run(["train.toml"], monkeypatch) == 0
+    err = capsys.readouterr().err
+    assert expected in err
+    assert expected in (tmp_path / "runs" / "train" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("name", ["section", "text", "column less"])
+def test_as_real_processes(name, tmp_path):
+    files, expected = CASES[name]
+    folder_with(tmp_path, **files)
+    before = written(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pcfed", "train", "train.toml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "40"},  # a narrow terminal breaks no sentence
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (sentence,) = done.stderr.splitlines()
+    assert re.search(expected, sentence)
+    assert written(tmp_path) == before

@@ -1,0 +1,308 @@
+"""PyTorch modules of a user: with consent only, a set per layer, steps that are found by trying."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from pcfed import read_journal
+from pcfed.training import Delivered, Outcome, load_config, prepare, read_config
+from pcfed.training.steps import MOST, Halvings
+from tests.test_run import same
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 8)
+        self.second = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.second(self.first(x).tanh())
+
+def line():
+    return nn.Linear(2, 1)
+
+def number():
+    return 3
+"""
+
+CONFIG = """
+[model]
+kind = "torch"
+module = "my_models:Net"
+loss = "cross-entropy"
+
+[data]
+target = "side"
+dtype = "float32"
+
+[training]
+rounds = 60
+local_steps = 5
+save_every = 7
+
+[agents.north]
+file = "north.csv"
+constraint = {blocks = {"first.weight" = "l1(2)", "second.bias" = {linf = 0.1}}}
+
+[agents.south]
+file = "south.csv"
+"""
+
+
+def folder_of(folder, config=CONFIG, net=NET):
+    """Two agents with points inside and outside of a circle."""
+    for i, name in enumerate(("north", "south")):
+        X = np.random.default_rng(i).normal(size=(120, 2))
+        rows = (f"{a:.4f},{b:.4f},{'in' if a * a + b * b < 1.4 else 'out'}\n" for a, b in X)
+        (folder / f"{name}.csv").write_text("a,b,side\n" + "".join(rows))
+    (folder / "my_models.py").write_text(net)
+    (folder / "train.toml").write_text(config)
+    return folder / "train.toml"
+
+
+def command(folder, *more):
+    line = [sys.executable, "-m", "pcfed", "train", "train.toml", *more]
+    quick = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, env=quick)
+
+
+def test_it_learns_and_every_layer_keeps_to_its_set(tmp_path):
+    job = prepare(folder_of(tmp_path), tmp_path / "run", allow_import=True)
+    result = job.run()
+    assert result.status == "finished"
+    given = Delivered.load(job.folder.models)
+    assert (given.kind, given.module) == ("torch", "my_models:Net")
+    assert given.layout == {
+        "first.weight": (8, 2),
+        "first.bias": (8,),
+        "second.weight": (2, 8),
+        "second.bias": (2,),
+    }
+    north = given.parts("north")
+    assert np.abs(north["first.weight"]).sum() <= 2 * (1 + 1e-12)
+    assert np.abs(north["second.bias"]).max() <= 0.1
+    outcome = Outcome.load(job.folder.outcome)
+    assert outcome.measure == "accuracy"
+    assert outcome.reason == "the loss of north is not convex"
+    assert outcome.agents[1].local_score > 0.7  # most points are on one side: about 0.5
+    assert result.history[-1].loss < 0.9 * result.start.loss
+
+
+def test_the_command_asks_for_consent(tmp_path):
+    short = CONFIG.replace("rounds = 60", "rounds = 5")
+    folder_of(tmp_path, short, NET + "open('it ran', 'w').close()\n")
+    before = sorted(tmp_path.rglob("*"))
+    done = command(tmp_path)
+    assert done.returncode == 2
+    assert "must be allowed to run my_models.py, which is code; look at it, then" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+    done = command(tmp_path, "--allow-import")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "it ran").exists()
+    assert "No certificate: the loss of north is not convex" in done.stdout
+
+
+def test_numbers_and_any_kind_of_output(tmp_path):
+    config = CONFIG.replace("my_models:Net", "my_models:line").replace("cross-entropy", "mse")
+    config = config.replace('target = "side"', 'target = "b"\nfeatures = ["a", "c"]')
+    config = config.replace(
+        '{blocks = {"first.weight" = "l1(2)", "second.bias" = {linf = 0.1}}}', '"l2(9)"'
+    )
+    path = folder_of(tmp_path, config)
+    for name in ("north", "south"):
+        X = np.random.default_rng(5).normal(size=(60, 2))
+        rows = "".join(f"{a},{c},{2 * a - c + 1}\n" for a, c in X)
+        (tmp_path / f"{name}.csv").write_text("a,c,b\n" + rows)
+    job = prepare(path, tmp_path / "run", allow_import=True)
+    job.run()
+    given = Delivered.load(job.folder.models)
+    np.testing.assert_allclose(given.average, [2, -1, 1], atol=1e-3)
+    outcome = Outcome.load(job.folder.outcome)
+    assert outcome.measure == "loss"
+    assert outcome.agents[0].score < 1e-4
+
+
+def explosive(folder):
+    """A module whose outputs are so large that the first steps explode."""
+    net = NET.replace("return self.second(", "return 30 * self.second(")
+    return folder_of(folder, CONFIG.replace("rounds = 60", "rounds = 25"), net)
+
+
+def test_steps_that_explode_are_halved_and_told(tmp_path):
+    told = []
+    job = prepare(explosive(tmp_path), tmp_path / "run", allow_import=True)
+    result = job.run(tell=told.append)
+    assert result.status == "finished"
+    assert told
+    assert all("the training begins again with half the step, " in each for each in told)
+    assert job.folder.halvings.number == len(told)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("half the step") == len(told)
+    history = read_journal(job.folder.history)
+    assert [record.round for record in history] == [*range(1, 26)]
+    assert max(record.loss for record in history) <= 10 * result.start.loss
+    steps = [float(each.split("half the step, ")[1].rstrip(".")) for each in told]
+    assert np.allclose(np.array(steps[:-1]) / steps[1:], 2, rtol=0.01)
+
+
+def test_killed_while_it_tries_steps_it_goes_on_to_the_same_bits(tmp_path):
+    path = explosive(tmp_path)
+    whole = prepare(path, tmp_path / "whole", allow_import=True).run()
+    run, stops = tmp_path / "run", 0
+
+    def stop(seen):
+        if seen.record.round % 4 == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    while True:
+        result = prepare(path, run, allow_import=True).run(callbacks=[stop])
+        if result.status != "interrupted":
+            break
+        stops += 1
+    assert stops >= 4
+    same(result, whole)
+    assert (run / "steps.json").read_bytes() == (tmp_path / "whole" / "steps.json").read_bytes()
+    assert prepare(path, run, allow_import=True).run().status == "finished"
+
+
+def test_the_file_of_halvings(tmp_path):
+    old = [tmp_path / "checkpoint.npz", tmp_path / "history.jsonl"]
+    halvings = Halvings(tmp_path / "steps.json", tuple(old))
+    assert halvings.number == 0
+    for file in old:
+        file.touch()
+    (tmp_path / "steps.json").write_text('{"halvings": 2, "begun": false}')  # killed there
+    assert halvings.number == 2
+    assert not any(file.exists() for file in old)
+    old[0].touch()
+    assert halvings.number == 2
+    assert old[0].exists()  # it is of the training with this step
+    for text in (
+        "{",
+        "[]",
+        '{"halvings": -1}',
+        '{"halvings": true}',
+        f'{{"halvings": {MOST + 1}}}',
+    ):
+        (tmp_path / "steps.json").write_text(text)
+        with pytest.raises(ValueError, match="must say how often the step was halved, and is dam"):
+            _ = halvings.number
+
+
+def test_the_start_belongs_to_the_seed(tmp_path):
+    path = folder_of(tmp_path)
+    first, again = (prepare(path, tmp_path / "run", allow_import=True).made.start for _ in "ab")
+    assert np.array_equal(first, again)
+    path.write_text(CONFIG.replace("[training]", "[training]\nseed = 1"))
+    other = prepare(path, tmp_path / "run", allow_import=True).made.start
+    assert not np.array_equal(first, other)
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    prepare(path, tmp_path / "run", allow_import=True)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_another_module_is_another_training(tmp_path):
+    path = folder_of(tmp_path, CONFIG.replace("rounds = 60", "rounds = 2"))
+    prepare(path, tmp_path / "run", allow_import=True).run()
+    (tmp_path / "my_models.py").write_text(NET + "\n# changed\n")
+    with pytest.raises(ValueError, match="holds another training"):
+        prepare(path, tmp_path / "run", allow_import=True)
+
+
+def test_what_is_resolved_is_read_again(tmp_path):
+    config = load_config(folder_of(tmp_path))
+    facts = json.loads(json.dumps(config.resolved()))
+    assert facts["model"] == {"kind": "torch", "module": "my_models:Net", "loss": "cross-entropy"}
+    again = read_config(facts, tmp_path / "train.toml")
+    assert again.resolved() == config.resolved()
+    assert again.digest() == config.digest()
+
+
+def config(before, after):
+    assert before in CONFIG
+    return {"config": CONFIG.replace(before, after)}
+
+
+WRONG = {
+    "no module": (config('module = "my_models:Net"', ""), "model.module is missing; give one such"),
+    "no colon": (config("my_models:Net", "my_models"), 'model.module must be "FILE:NAME", got'),
+    "a path": (config("my_models:Net", "../x:Net"), 'model.module must be "FILE:NAME", got'),
+    "no such file": (config("my_models:Net", "models:Net"), "must be in models.py beside the conf"),
+    "no such name": (config("my_models:Net", "my_models:Nat"), r"got 'Nat'; did you mean 'Net'\?"),
+    "no loss": (config('loss = "cross-entropy"', ""), "model.loss is missing; give one of cross-"),
+    "a loss": (config("cross-entropy", "crossentropy"), "did you mean 'cross-entropy'"),
+    "l2": (
+        config("[data]", "l2 = 1\n[data]"),
+        "model has no key 'l2'; Valid keys are kind, module",
+    ),
+    "standardize": (config("[data]", "[data]\nstandardize = true"), "must be false for modules"),
+    "gap": (config("rounds = 60", "gap = 0.1"), "training.gap must be left out for modules"),
+    "no layer": (config("first.weight", "frist.weight"), r"did you mean 'first.weight'\?"),
+    "a layer and a slice": (
+        config('"second.bias"', '"0:2"'),
+        "north.constraint: parse_set: blocks",
+    ),
+    "layers of others": (
+        config(
+            'kind = "torch"\nmodule = "my_models:Net"\nloss = "cross-entropy"', 'kind="softmax"'
+        ),
+        'agents.north: blocks by names such as .* need model.kind = "torch"',
+    ),
+    "no class": (
+        config("my_models:Net", "my_models:number"),
+        "must make a torch.nn.Module, got int",
+    ),
+    "a syntax error": ({"net": "def Net(:"}, r"got SyntaxError .*; correct my_models.py"),
+    "an import error": ({"net": "import gone"}, r"got ModuleNotFoundError \(No module named 'gone"),
+    "an error": ({"net": "def Net(): return {}['x']"}, r"must run without errors, got KeyError"),
+    "a value error": ({"net": "def Net(): int('x')"}, r"must run without errors, got ValueError"),
+    "an exit": ({"net": "raise SystemExit(0)"}, r"must run without errors, got SystemExit"),
+    "arguments": ({"net": "def Net(n): pass"}, r"got TypeError \(Net\(\) missing 1 required"),
+    "another width": (
+        {"net": NET.replace("nn.Linear(2, 8)", "nn.Linear(3, 8)")},
+        "agents.north: TorchLoss: module must take batches of X, got RuntimeError",
+    ),
+    "one output": (
+        {"net": NET.replace("nn.Linear(8, 2)", "nn.Linear(8, 1)")},
+        "agents.north: ",
+    ),
+    "batch norm": (
+        {"net": NET.replace("nn.Linear(8, 2)", "nn.BatchNorm1d(8)")},
+        "module must not keep statistics of batches",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_one_sentence(name, tmp_path):
+    files, expected = WRONG[name]
+    with pytest.raises(ValueError, match=expected) as caught:
+        prepare(folder_of(tmp_path, **files), tmp_path / "run", allow_import=True)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 400
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_module_that_fails_while_it_trains_is_one_sentence(tmp_path):
+    net = NET.replace("def forward(self, x):", "def forward(self, x):\n        self.check(len(x))")
+    net = net.replace(
+        "def line", "    def check(self, n):\n        assert n < 50, 'too many'\n\ndef line"
+    )
+    folder_of(tmp_path, net=net)
+    done = command(tmp_path, "--allow-import")
+    assert done.returncode == 2
+    assert "model.module must run without errors, got AssertionError (too many)" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
