@@ -31,7 +31,7 @@ types: $(READY)  ## Check types
 	$(BIN)/mypy
 
 docs: $(READY)  ## Build the documentation into site/index.html; warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pictures: $(READY)  ## Draw the pictures of the documentation again
 	for script in docs/*_pictures.py; do $(BIN)/python $$script || exit; done

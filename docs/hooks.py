@@ -36,9 +36,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links out of docs/ point to where the site has the files."""
+    """Let links out of docs/ and into it point to where the site has the files."""
     if "/" not in page.file.src_uri:
-        markdown = markdown.replace("](../", "](")
+        markdown = markdown.replace("](../", "](").replace("](docs/", "](")
     return re.sub(r"\]\((examples/\w+)\.py\)", r"](\1.md)", markdown)
 
 
@@ -57,7 +57,8 @@ def _mathml(found: re.Match[str]) -> str:
         raise PluginError(f"docs: no MathML for {formula}: {made}")
     made = made.replace("<mi>&#x003A0;", '<mi mathvariant="normal">&#x003A0;')  # the projection
     made = NAME.sub(r'<mo lspace="0" rspace="0.1em">\1</mo>', made)
-    return VARIANT.sub(lambda letter: f"<mi>{_character(*letter.groups())}</mi>", made)
+    made = VARIANT.sub(lambda letter: f"<mi>{_character(*letter.groups())}</mi>", made)
+    return f'<div class="formula">{made}</div>' if found[1] == "div" else made
 
 
 def _character(variant: str, letter: str) -> str:
