@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -88,7 +89,8 @@ def summary(outcome: Outcome) -> Table:
     """Return what became of each agent; columns without a figure are left out."""
     scored = any(each.score is not None for each in outcome.agents)
     caption = f"own, average, alone: {outcome.measure} on held-out rows" if scored else None
-    table = Table("agent", Column("set", overflow="fold"), caption=caption, box=SIMPLE_HEAD)
+    agent, kind = Column("agent", no_wrap=True), Column("set", overflow="ellipsis")
+    table = Table(agent, kind, caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     columns = {
         "uses": [_used(each.used, each.budget) for each in outcome.agents],
         "outside by": [_short(each.moved) for each in outcome.agents],
@@ -101,7 +103,8 @@ def summary(outcome: Outcome) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for i, each in enumerate(outcome.agents):
         cells = [column[i] for column in shown.values()]
-        table.add_row(escape(each.agent), escape(_cut(each.constraint, 28)), *cells)
+        constraint = re.sub(r"\b[a-z_]+=", "", each.constraint).replace(" ", "")  # L1Ball(1.0)
+        table.add_row(escape(each.agent), escape(_cut(constraint, 28)), *cells)
     return table
 
 
