@@ -80,7 +80,7 @@ class Tracking:
     trackers : mapping of str to Tracker
         What messages call them, and where records go.
     journal : Path
-        The history of the training, with the rounds before this session.
+        The history of the training, with the rounds that were done before.
     """
 
     def __init__(self, trackers: dict[str, Tracker], journal: Path) -> None:
