@@ -32,7 +32,7 @@ def test_the_command_trains_and_says_what_came_out(tmp_path):
     done = command(tmp_path, "train.toml")
     assert done.returncode == 0, done.stderr
     assert "north" in done.stdout
-    assert "L1Ball(radius=5.0)" in done.stdout
+    assert "L1Ball(5.0)" in done.stdout
     assert "30 rounds done. Everything is in runs/train." in done.stdout
     run = tmp_path / "runs" / "train"
     names = {path.name for path in run.iterdir()}
