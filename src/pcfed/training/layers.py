@@ -24,13 +24,17 @@ class Layers(ConvexSet):
     sets: Mapping[str, ConvexSet]
 
     def _check_length(self, where: str, n: int) -> None:
-        raise ValueError(
+        raise self._misplaced()
+
+    def _project(self, x: Array, hint: Hint | None) -> Array:
+        raise self._misplaced()
+
+    def _misplaced(self) -> ValueError:
+        """Return what to say where there is no module."""
+        return ValueError(
             f'blocks by names such as {next(iter(self.sets))!r} need model.kind = "torch"; for '
             'other models name slices such as "0:10".'
         )
-
-    def _project(self, x: Array, hint: Hint | None) -> Array:
-        raise NotImplementedError
 
 
 def parse_constraint(spec: object) -> ConvexSet:
