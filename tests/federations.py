@@ -86,18 +86,25 @@ def regressions(
 
 
 def classifiers(
-    m: int = 3, *, dtype: type[np.floating] = np.float64, seed: int = 0, held_out: bool = False
+    m: int = 3,
+    *,
+    dtype: type[np.floating] | type[np.uint8] = np.float64,
+    seed: int = 0,
+    held_out: bool = False,
+    factors: Sequence[float] | None = None,
 ) -> Problem:
-    """Softmax regression on blobs, with budgets that bind."""
+    """Softmax regression on blobs, some of them far off if asked, with budgets that bind."""
     rng = np.random.default_rng(seed)
     centers = rng.normal(size=(4, 12))
 
-    def draw() -> SoftmaxRegression:
+    def draw(factor: float) -> SoftmaxRegression:
         y = rng.integers(4, size=50)
-        X = (centers[y] + rng.normal(size=(50, 12))).astype(dtype)
-        return SoftmaxRegression(X, y, classes=4)
+        X = factor * (centers[y] + rng.normal(size=(50, 12)))
+        if dtype == np.uint8:
+            X = (40 * X + 100).clip(0, 255)
+        return SoftmaxRegression(X.astype(dtype), y, classes=4)
 
     return Problem(
-        Agent(draw(), L1Ball(1.0 + i), coupling=0.05, test=draw() if held_out else None)
-        for i in range(m)
+        Agent(draw(factor), L1Ball(1.0 + i), coupling=0.05, test=draw(1) if held_out else None)
+        for i, factor in enumerate([1] * m if factors is None else factors)
     )

@@ -1,4 +1,4 @@
-"""Agents that work in teams give the same bits as one by one, compiled or not."""
+"""Agents that work in teams give the same bits as one by one, in compiled loops and in NumPy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 
 from pcfed import Agent, PCFedAvg, Problem, compiler, run
 from pcfed import plan as plans
-from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
+from pcfed.algorithms import Work
+from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, compiled
 from pcfed.losses.stack import Stack
 from pcfed.plan import Plan
 from pcfed.sets import L1Ball, L2Ball, ProjectionError, SetRows, Simplex
@@ -43,18 +44,56 @@ def test_a_team_gives_the_bits_of_its_agents(algorithm, sampling, monkeypatch):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-def test_without_numba_the_bits_are_the_same(algorithm, monkeypatch):
+def test_steps_and_projections_have_the_same_bits_without_numba(algorithm, monkeypatch):
     problem = classifiers(5, dtype=np.float32)
+    monkeypatch.setattr(compiled, "takes", lambda model, batch: False)
     fast = bits(problem, algorithm, batch=0.2)
     monkeypatch.setattr(compiler, "kernels", lambda module: None)
     assert bits(problem, algorithm, batch=0.2) == fast
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_gradients_without_numba_differ_by_rounding(algorithm, dtype, monkeypatch):
+    problem = classifiers(5, dtype=dtype)
+    fast = run(problem, algorithm, **RUN, batch=0.2)
+    monkeypatch.setattr(compiler, "kernels", lambda module: None)
+    slow = run(problem, algorithm, **RUN, batch=0.2)
+    np.testing.assert_allclose(slow.models, fast.models, atol=100 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_all_steps_in_one_compiled_loop_have_the_bits_of_single_ones(algorithm, dtype, monkeypatch):
+    problem = classifiers(5, dtype=dtype)
+    sources = Work.sources
+    taken = []
+    monkeypatch.setattr(Work, "sources", lambda work: taken.append(sources(work)) or taken[-1])
+    at_once = bits(problem, algorithm, batch=0.2)
+    assert all(taken)
+    monkeypatch.setattr(Work, "sources", lambda work: [])
+    assert bits(problem, algorithm, batch=0.2) == at_once
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_an_agent_that_diverges_in_a_compiled_loop_spoils_nobody_else(algorithm, monkeypatch):
+    wild = classifiers(5, dtype=np.float64, factors=[1, 1, 1e200, 1, 1])
+    together = run(wild, algorithm, **RUN, batch=0.2, max_refusals=4)
+    monkeypatch.setattr(Work, "sources", lambda work: [])
+    one_step_at_a_time = run(wild, algorithm, **RUN, batch=0.2, max_refusals=4)
+    assert {refusal.agent for refusal in together.refusals} == {2}
+    assert together.refusals == one_step_at_a_time.refusals
+    np.testing.assert_array_equal(together.models, one_step_at_a_time.models)
+
+
+@pytest.mark.parametrize("numba", [True, False], ids=["numba", "NumPy"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("l2", [0.0, 0.3])
 @pytest.mark.parametrize("kind", ["softmax", "logistic", "least squares"])
-def test_a_stack_gives_the_bits_of_its_losses(kind, l2, intercept, dtype):
+def test_a_stack_gives_the_bits_of_its_losses(kind, l2, intercept, dtype, numba, monkeypatch):
+    if not numba:
+        monkeypatch.setattr(compiler, "kernels", lambda module: None)
     rng = np.random.default_rng(0)
     for features, batch in ((3, 2), (40, 7), (784, 20)):
         losses = []

@@ -12,6 +12,15 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+U = np.uintp
+"""The type of indices in kernels.
+
+Of others a kernel must ask whether they are negative, which stands in the way of vector
+instructions.
+"""
+
 
 @cache
 def kernels(module: str) -> ModuleType | None:

@@ -7,10 +7,10 @@ numbers, and every engine that runs an agent draws the same batches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -138,6 +138,11 @@ class Batches:
     def many(self) -> bool:
         """Whether there are too many samples to sort random numbers for all of them."""
         return self.samples > FEW
+
+    @cached_property
+    def kind(self) -> Hashable:
+        """What agents must share whose batches are drawn together; None if they can't be."""
+        return (self.size, self.full, self.many) if self.even else None
 
     def draw(self, seed: int, agent: int, index: int, steps: int) -> Sequence[Rows]:
         """Return the rows of an agent's batches in a round, in the form quickest to read.

@@ -45,14 +45,17 @@ def descend(
     correction : array of shape (agents, n), optional
         SCAFFOLD's difference of control variates.
     """
-    y, g, p = work.rows(x), work.empty(), work.empty()
+    y = work.rows(x)
+    terms = steps.Terms(facts.step, facts.penalty, prox, correction)
+    if steps.descend_all(work, y, x, terms):
+        return y
+    y[...] = x
+    g, p = work.empty(), work.empty()
     for _ in range(work.steps):
         work.gradient(y, out=g)
         if facts.penalty:
             work.project(y, out=p)
-        steps.descend(
-            y, g, p, x, step=facts.step, penalty=facts.penalty, prox=prox, correction=correction
-        )
+        steps.descend(y, g, p, x, terms)
     work.release(g, p)
     return y
 

@@ -1,6 +1,7 @@
 """The statements of ``steps.py`` as compiled loops over rows: the same bits, one pass of memory.
 
-A row is worked through in pieces that stay in the cache from the first statement to the last. Every
+A row is worked through in pieces that stay in the cache from the first statement to the last; loops
+get their ends, because cutting the pieces out of arrays takes as long as working on them. Every
 loop writes to one array only, or the compiler would have too many pairs of arrays to tell apart
 and make no vector instructions. Nothing may be reordered or contracted.
 
@@ -18,30 +19,31 @@ import numpy as np
 from numba import types
 
 from pcfed.arrays import Array
-from pcfed.compiler import entry
+from pcfed.compiler import U, entry
+from pcfed.losses.kernels import gradient_one, room_for, source_type
 from pcfed.sets.kernels import INSIDE, LEFT, project_one
 
-PIECE = 1024
+PIECE = U(1024)
 
 _tuple: Any = types.Tuple
 _exact = numba.njit(fastmath=False, nogil=True, error_model="numpy")
 
 
 @_exact
-def _add_scaled_difference(g: Array, factor: Any, a: Array, b: Array) -> None:
-    for j in range(g.size):
+def _add_scaled_difference(start: Any, end: Any, g: Array, factor: Any, a: Array, b: Array) -> None:
+    for j in range(start, end):
         g[j] += factor * (a[j] - b[j])
 
 
 @_exact
-def _add(g: Array, c: Array) -> None:
-    for j in range(g.size):
+def _add(start: Any, end: Any, g: Array, c: Array) -> None:
+    for j in range(start, end):
         g[j] += c[j]
 
 
 @_exact
-def _subtract_scaled(y: Array, factor: Any, g: Array) -> None:
-    for j in range(y.size):
+def _subtract_scaled(start: Any, end: Any, y: Array, factor: Any, g: Array) -> None:
+    for j in range(start, end):
         y[j] -= factor * g[j]
 
 
@@ -49,66 +51,108 @@ def _subtract_scaled(y: Array, factor: Any, g: Array) -> None:
 def _descend(
     y: Array, g: Array, p: Array, x: Array, c: Array, gamma: Any, rho: Any, prox: Any
 ) -> None:
-    n, shared = y.shape[1], x.shape[0] == 1
-    for i in range(y.shape[0]):
-        begin = x[0 if shared else i]
-        for start in range(0, n, PIECE):
-            end = min(start + PIECE, n)
-            piece = g[i, start:end]
-            if rho != 0:
-                _add_scaled_difference(piece, rho, y[i, start:end], p[i, start:end])
-            if prox != 0:
-                _add_scaled_difference(piece, prox, y[i, start:end], begin[start:end])
-            if c.shape[0] > 0:
-                _add(piece, c[i, start:end])
-            _subtract_scaled(y[i, start:end], gamma, piece)
+    n = U(y.size)
+    for start in range(U(0), n, PIECE):
+        end = min(start + PIECE, n)
+        if rho != 0:
+            _add_scaled_difference(start, end, g, rho, y, p)
+        if prox != 0:
+            _add_scaled_difference(start, end, g, prox, y, x)
+        if c.size > 0:
+            _add(start, end, g, c)
+        _subtract_scaled(start, end, y, gamma, g)
 
 
 @_exact
-def _place_own(x: Array, x0: Array, v: Array, u: Array) -> None:
-    for j in range(x.size):
+def _row(rows: Array, i: int) -> Array:
+    """Return the row of agent i, or the one that all share."""
+    row: Array = rows[0 if rows.shape[0] == 1 else i]
+    return row
+
+
+@_exact
+def _descend_rows(
+    y: Array, g: Array, p: Array, x: Array, c: Array, gamma: Any, rho: Any, prox: Any
+) -> None:
+    for i in range(y.shape[0]):
+        _descend(y[i], g[i], p[i], _row(x, i), _row(c, i), gamma, rho, prox)
+
+
+@_exact
+def _descend_all(
+    y: Array, x: Array, c: Array, gamma: Any, rho: Any, prox: Any, source: Any, targets: Any
+) -> bool:
+    """Take all steps of all agents, one agent after the other; stop if a point can't be projected.
+
+    What an agent works on stays in the cache from its first step to its last.
+    """
+    batches, (fold, totals, slack, thetas) = source[2], targets
+    g, p = np.empty(y.shape[1], y.dtype), np.empty(y.shape[1], y.dtype)
+    room = room_for(source, y)
+    for i in range(y.shape[0]):
+        for step in range(batches.shape[0]):
+            gradient_one(y[i], source, step, i, room, g)
+            status = INSIDE
+            if rho != 0:
+                status, thetas[i] = project_one(y[i], fold, totals[i], slack, thetas[i], p)
+                if status == LEFT:
+                    return False
+            near = y[i] if status == INSIDE else p
+            _descend(y[i], g, near, _row(x, i), _row(c, i), gamma, rho, prox)
+    return True
+
+
+@_exact
+def _place_own(start: Any, end: Any, x: Array, x0: Array, v: Array, u: Array) -> None:
+    for j in range(start, end):
         x[j] = x0[j] + (v[j] + u[j])
 
 
 @_exact
-def _place_average(z: Array, z0: Array, v: Array, u: Array, share: Any) -> None:
-    for j in range(z.size):
+def _place_average(
+    start: Any, end: Any, z: Array, z0: Array, v: Array, u: Array, share: Any
+) -> None:
+    for j in range(start, end):
         z[j] = z0[j] + (v[j] + share * u[j])
 
 
 @_exact
-def _sum(y: Array, a: Array, b: Array) -> None:
-    for j in range(y.size):
+def _sum(start: Any, end: Any, y: Array, a: Array, b: Array) -> None:
+    for j in range(start, end):
         y[j] = a[j] + b[j]
 
 
 @_exact
 def _advance_every(
-    v: Array, g: Array, x: Array, z: Array, sigma: Any, gamma: Any, share: Any
+    start: Any, end: Any, v: Array, g: Array, x: Array, z: Array, facts: Any
 ) -> None:
-    for j in range(v.size):
+    sigma, gamma, _, share = facts
+    for j in range(start, end):
         v[j] -= gamma * (share * (g[j] - sigma * (x[j] - z[j])))
 
 
 @_exact
-def _advance_own(u: Array, p: Array, x: Array, z: Array, sigma: Any, gamma: Any, rho: Any) -> None:
-    for j in range(u.size):
+def _advance_own(start: Any, end: Any, u: Array, p: Array, x: Array, z: Array, facts: Any) -> None:
+    sigma, gamma, rho, _ = facts
+    for j in range(start, end):
         u[j] -= gamma * (rho * (x[j] - p[j]) + sigma * (x[j] - z[j]))
 
 
 @_exact
 def _advance_every_corrected(
-    v: Array, g: Array, x: Array, z: Array, every: Array, sigma: Any, gamma: Any, share: Any
+    start: Any, end: Any, v: Array, g: Array, x: Array, z: Array, every: Array, facts: Any
 ) -> None:
-    for j in range(v.size):
+    sigma, gamma, _, share = facts
+    for j in range(start, end):
         v[j] -= gamma * (share * (g[j] - sigma * (x[j] - z[j])) + every[j])
 
 
 @_exact
 def _advance_own_corrected(
-    u: Array, p: Array, y: Array, x: Array, z: Array, own: Array, sigma: Any, gamma: Any, rho: Any
+    start: Any, end: Any, u: Array, p: Array, y: Array, x: Array, z: Array, own: Array, facts: Any
 ) -> None:
-    for j in range(u.size):
+    sigma, gamma, rho, _ = facts
+    for j in range(start, end):
         u[j] -= gamma * (rho * (y[j] - p[j]) + sigma * (x[j] - z[j]) - own[j])
 
 
@@ -116,11 +160,12 @@ def _advance_own_corrected(
 def _place(i: int, blocks: Any, fix: Any, k: Any, x: Array, y: Array) -> None:
     """Write the own block of row i to x, and with corrections the point y that is projected."""
     v, u, _, x0, _ = blocks
-    _place_own(x, x0[i], v[i], u[i])
+    begin, n = U(0), U(x.size)
+    _place_own(begin, n, x, x0[i], v[i], u[i])
     if fix[0].shape[0] > 0:
         _, _, offset, own_shift, _ = fix
-        _subtract_scaled(x, k, own_shift[i])
-        _sum(y, x, offset[i])
+        _subtract_scaled(begin, n, x, k, own_shift[i])
+        _sum(begin, n, y, x, offset[i])
 
 
 @_exact
@@ -128,24 +173,24 @@ def _advance(
     i: int, blocks: Any, fix: Any, facts: Any, k: Any, g: Array, x: Array, y: Array, p: Array
 ) -> None:
     """Take the step of row i, from its gradient, its own block, the point y and its projection."""
-    v, u, z, _, z0 = blocks
+    v, u, z, z0 = blocks[0][i], blocks[1][i], blocks[2][i], blocks[4]
     sigmas, gamma, rho, share = facts
-    sigma, n = sigmas[i, 0], v.shape[1]
-    for start in range(0, n, PIECE):
-        end = min(start + PIECE, n)
-        v_, u_, z_ = v[i, start:end], u[i, start:end], z[i, start:end]
-        g_, x_, p_ = g[i, start:end], x[start:end], p[start:end]
-        if fix[0].shape[0] > 0:
-            every, own, _, _, mean_shift = fix
-            y_, every_, own_ = y[start:end], every[i, start:end], own[i, start:end]
-            _advance_every_corrected(v_, g_, x_, z_, every_, sigma, gamma, share)
-            _advance_own_corrected(u_, p_, y_, x_, z_, own_, sigma, gamma, rho)
-            _place_average(z_, z0[start:end], v_, u_, share)
-            _subtract_scaled(z_, k + v.dtype.type(1), mean_shift[start:end])
-        else:
-            _advance_every(v_, g_, x_, z_, sigma, gamma, share)
-            _advance_own(u_, p_, x_, z_, sigma, gamma, rho)
-            _place_average(z_, z0[start:end], v_, u_, share)
+    own_facts, n = (sigmas[i, 0], gamma, rho, share), U(v.size)
+    if fix[0].shape[0] > 0:
+        every, own, mean_shift = fix[0][i], fix[1][i], fix[4]
+        taken = k + v.dtype.type(1)
+        for start in range(U(0), n, PIECE):
+            end = min(start + PIECE, n)
+            _advance_every_corrected(start, end, v, g, x, z, every, own_facts)
+            _advance_own_corrected(start, end, u, p, y, x, z, own, own_facts)
+            _place_average(start, end, z, z0, v, u, share)
+            _subtract_scaled(start, end, z, taken, mean_shift)
+    else:
+        for start in range(U(0), n, PIECE):
+            end = min(start + PIECE, n)
+            _advance_every(start, end, v, g, x, z, own_facts)
+            _advance_own(start, end, u, p, x, z, own_facts)
+            _place_average(start, end, z, z0, v, u, share)
 
 
 @_exact
@@ -159,7 +204,7 @@ def _advance_rows(
     blocks: Any, fix: Any, facts: Any, k: Any, g: Array, x: Array, y: Array, p: Array
 ) -> None:
     for i in range(g.shape[0]):
-        _advance(i, blocks, fix, facts, k, g, x[i], y[i], p[i])
+        _advance(i, blocks, fix, facts, k, g[i], x[i], y[i], p[i])
 
 
 @_exact
@@ -175,17 +220,41 @@ def _step_rows(
         status, thetas[i] = project_one(y, fold, totals[i], slack, thetas[i], p)
         if status == LEFT:
             return i
-        _advance(i, blocks, fix, facts, k, g, x, y, y if status == INSIDE else p)
+        _advance(i, blocks, fix, facts, k, g[i], x, y, y if status == INSIDE else p)
     return int(g.shape[0])
 
 
 @_exact
+def _advance_all(blocks: Any, fix: Any, facts: Any, source: Any, targets: Any) -> bool:
+    """Take all steps of all agents, one agent after the other; stop if a point can't be projected.
+
+    What an agent works on stays in the cache from its first step to its last.
+    """
+    batches, (fold, totals, slack, thetas) = source[2], targets
+    z = blocks[2]
+    rows = np.empty((4, z.shape[1]), z.dtype)
+    g, x, p = rows[0], rows[1], rows[2]
+    y = rows[3 if fix[0].shape[0] > 0 else 1]
+    room = room_for(source, z)
+    for i in range(z.shape[0]):
+        for step in range(batches.shape[0]):
+            k = z.dtype.type(step)
+            gradient_one(z[i], source, step, i, room, g)
+            _place(i, blocks, fix, k, x, y)
+            status, thetas[i] = project_one(y, fold, totals[i], slack, thetas[i], p)
+            if status == LEFT:
+                return False
+            _advance(i, blocks, fix, facts, k, g, x, y, y if status == INSIDE else p)
+    return True
+
+
+@_exact
 def _add_rows(total: Array, rows: Array) -> None:
-    n = total.size
-    for start in range(0, n, PIECE):
+    n = U(total.size)
+    for start in range(U(0), n, PIECE):
         end = min(start + PIECE, n)
         for i in range(rows.shape[0]):
-            _add(total[start:end], rows[i, start:end])
+            _add(start, end, total, rows[i])
 
 
 @_exact
@@ -197,13 +266,32 @@ def _add_quotient(rows: Array, update: Array, m: float) -> None:
 
 # -- entry points ---------------------------------------------------------------------------------
 
+_reals = types.Array(types.float64, 1, "C")
+TARGETS = _tuple((types.boolean, _reals, types.float64, _reals))
+
 
 @cache
-def descend(dtype: np.dtype[Any]) -> Callable[..., None]:
-    """Return ``_descend``, compiled for one dtype."""
+def descend_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
+    """Return ``_descend_rows``, compiled for one dtype."""
     number = numba.from_dtype(dtype)
     read, write = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
-    return entry(_descend, (write, write, read, read, read, number, number, number))
+    return entry(_descend_rows, (write, write, read, read, read, number, number, number))
+
+
+@cache
+def descend_all(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
+    """Return ``_descend_all``, compiled for parameters and features of these dtypes."""
+    number = numba.from_dtype(dtype)
+    read, write = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
+    data = (source_type(dtype, features), TARGETS)
+    return entry(_descend_all, (write, read, read, number, number, number, *data))
+
+
+@cache
+def advance_all(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
+    """Return ``_advance_all``, compiled for parameters and features of these dtypes."""
+    _, _, blocks, fix, facts = _types(dtype)
+    return entry(_advance_all, (blocks, fix, facts, source_type(dtype, features), TARGETS))
 
 
 @cache
@@ -224,10 +312,7 @@ def advance_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
 def step_rows(dtype: np.dtype[Any]) -> Callable[..., int]:
     """Return ``_step_rows``, compiled for one dtype."""
     rows, number, blocks, fix, facts = _types(dtype)
-    real = types.float64
-    reals = types.Array(real, 1, "C")
-    targets = _tuple((types.boolean, reals, real, reals))
-    return entry(_step_rows, (blocks, fix, facts, number, rows, targets, rows))
+    return entry(_step_rows, (blocks, fix, facts, number, rows, TARGETS, rows))
 
 
 @cache

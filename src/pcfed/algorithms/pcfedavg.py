@@ -167,11 +167,8 @@ class PCFedAvg(Algorithm):
             received["C"], self._offset(received, private), work.empty(), casting="same_kind"
         )
         blocks = Blocks(work, x0, self.average(received).astype(work.dtype), fix)
-        g = work.empty()
-        for _ in range(work.steps):
-            work.gradient(blocks.z, out=g)  # g = ∇f(z) on a batch
-            blocks.advance(g, step=facts.step, penalty=facts.penalty, m=facts.m)
-        work.release(g, *blocks.scratch)
+        blocks.walk(step=facts.step, penalty=facts.penalty, m=facts.m)
+        work.release(*blocks.scratch)
         v, u = blocks.v, blocks.u
         if multiplier is None:
             return Update(sent={"v": v, "u": u}, pending={"u": u})

@@ -6,29 +6,44 @@ Both do the same operations on every entry in the same order, so they give the s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pcfed import compiler
 from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
+from pcfed.sets.rows import Targets
 
 Numbers = tuple[Any, Any, Any]
 """γ, ρ and 1/m, in the dtype of the steps."""
 
+NO_TARGETS = Targets(fold=False, totals=np.empty(0), slack=0.0, thresholds=np.empty(0))
+"""For steps without projections."""
 
-def descend(
-    y: Array,
-    g: Array,
-    p: Array,
-    x: Array,
-    *,
-    step: float,
-    penalty: float,
-    prox: float,
-    correction: Array | None,
-) -> None:
+
+class Terms(NamedTuple):
+    """What a local step of FedAvg, FedProx, SCAFFOLD or Local is made of."""
+
+    step: float
+    """γ"""
+    penalty: float
+    """ρ; terms with a factor of 0 are left out."""
+    prox: float
+    """FedProx's μ."""
+    correction: Array | None
+    """SCAFFOLD's difference of control variates, (agents, n)."""
+
+    def numbers(self, dtype: np.dtype[Any]) -> list[Any]:
+        """Return the three factors in a dtype."""
+        return [dtype.type(each) for each in (self.step, self.penalty, self.prox)]
+
+    def change(self, dtype: np.dtype[Any]) -> Array:
+        """Return the correction as kernels want it: a row for all, with nothing in it, if none."""
+        return np.empty((1, 0), dtype) if self.correction is None else self.correction
+
+
+def descend(y: Array, g: Array, p: Array, x: Array, terms: Terms) -> None:
     r"""Take one local step of FedAvg, FedProx, SCAFFOLD and Local, in place.
 
     $$ y \leftarrow y - \gamma \big( g + \rho (y - p) + \text{prox} \cdot (y - x)
@@ -42,23 +57,43 @@ def descend(
         Their gradients, and their projections onto the agents' sets; g is overwritten.
     x : array of shape (agents, n) or (1, n)
         Where the round began.
-    step, penalty, prox : float
-        γ, ρ and FedProx's μ; terms with a factor of 0 are left out.
-    correction : array of shape (agents, n), optional
-        SCAFFOLD's difference of control variates.
+    terms : Terms
+        The factors and the correction.
     """
-    gamma, rho, mu = (y.dtype.type(each) for each in (step, penalty, prox))
+    gamma, rho, mu = terms.numbers(y.dtype)
     if (kernels := compiler.kernels("pcfed.algorithms.kernels")) is not None:
-        c = np.empty((0, 0), y.dtype) if correction is None else correction
-        kernels.descend(y.dtype)(y, g, p, x, c, gamma, rho, mu)
+        kernels.descend_rows(y.dtype)(y, g, p, x, terms.change(y.dtype), gamma, rho, mu)
         return
     if rho:
         g += rho * (y - p)
     if mu:
         g += mu * (y - x)
-    if correction is not None:
-        g += correction
+    if terms.correction is not None:
+        g += terms.correction
     y -= gamma * g
+
+
+def descend_all(work: Work, y: Array, x: Array, terms: Terms) -> bool:
+    """Take all local steps of a round in compiled code, if it can be done, and say whether it was.
+
+    Otherwise y may have changed. Gradients and projections are those of ``work``; the rest is as
+    in ``descend``, to the same bits.
+    """
+    kernels, sources = compiler.kernels("pcfed.algorithms.kernels"), work.sources()
+    targets = work.sets.targets(y.dtype) if terms.penalty else NO_TARGETS
+    if kernels is None or targets is None or not sources:
+        return False
+    for run, source in sources:
+        start, change = (
+            rows if len(rows) == 1 else rows[run] for rows in (x, terms.change(y.dtype))
+        )
+        steps = kernels.descend_all(*source.kernel)
+        numbers = terms.numbers(y.dtype)
+        if not steps(y[run], start, change, *numbers, tuple(source), targets.of(run)):
+            return False
+    if terms.penalty:
+        work.sets.remember(targets.thresholds)
+    return True
 
 
 def add_rows(total: Float64Array, rows: Array) -> None:
@@ -151,6 +186,32 @@ class Blocks:
     def scratch(self) -> tuple[Array, ...]:
         """The arrays that nobody reads after the last step."""
         return (self.x0, self.z) if self.fix is None else (self.x0, self.z, *self.fix.rows)
+
+    def walk(self, *, step: float, penalty: float, m: int) -> None:
+        """Take all local steps, each from the gradients at z, in place; see ``advance``."""
+        if self._advance_all(step, penalty, m):
+            return
+        self.v[...], self.u[...], self.z[...] = 0, 0, self.z0
+        g = self.work.empty()
+        for _ in range(self.work.steps):
+            self.work.gradient(self.z, out=g)
+            self.advance(g, step=step, penalty=penalty, m=m)
+        self.work.release(g)
+
+    def _advance_all(self, step: float, penalty: float, m: int) -> bool:
+        """Take all local steps in compiled code, if it can, and say whether it did."""
+        kernels, sources = compiler.kernels("pcfed.algorithms.kernels"), self.work.sources()
+        targets = self.work.sets.targets(self.v.dtype)
+        if kernels is None or targets is None or not sources:
+            return False
+        kind = self.v.dtype.type
+        for run, source in sources:
+            *parts, _ = self._parts(run, (kind(step), kind(penalty), kind(1 / m)))
+            steps = kernels.advance_all(*source.kernel)
+            if not steps(*parts, tuple(source), targets.of(run)):
+                return False
+        self.work.sets.remember(targets.thresholds)
+        return True
 
     def advance(self, g: Array, *, step: float, penalty: float, m: int) -> None:
         r"""Take one local step, in place.

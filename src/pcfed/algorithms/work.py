@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pcfed.arrays import Array
+from pcfed.losses.compiled import Source
 from pcfed.losses.stack import Stack
 from pcfed.problem import Agent
 from pcfed.sampling import Batches, Rows
@@ -148,13 +149,26 @@ class Work:
         """Write every agent's gradient on its next batch to its row of ``out``; return it."""
         step, self._taken = self._taken, self._taken + 1
         for run, rows in self._runs:
-            if self._stack is None or run.stop - run.start == 1:
+            if self._stack is not None and isinstance(rows, np.ndarray):
+                self._stack.gradient(self.positions[run], x[run], rows[step], out=out[run])
+            else:
                 i = run.start
                 self.agents[i].loss.gradient(x[i], rows[step], out=out[i])
-            else:
-                batch = np.asarray(rows[step])
-                self._stack.gradient(self.positions[run], x[run], batch, out=out[run])
         return out
+
+    def sources(self) -> list[tuple[slice, Source]]:
+        """Return what compiled loops read for all local steps, or nothing if they can't take all.
+
+        Each part is for some neighbours in the team.
+        """
+        sources: list[tuple[slice, Source]] = []
+        for run, rows in self._runs:
+            if self._stack is None or not isinstance(rows, np.ndarray):
+                return []
+            if (source := self._stack.source(self.positions[run], rows)) is None:
+                return []
+            sources.append((run, source))
+        return sources
 
     def project(self, x: Array, out: Array, first: int = 0) -> Array:
         """Write every row's projection onto the agent's own set to ``out`` and return it.
@@ -165,21 +179,16 @@ class Work:
 
     @cached_property
     def _runs(self) -> list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]]:
-        """Neighbours whose gradients are one product, with the batches of every step."""
+        """Neighbours whose gradients are one call, with the batches of every step."""
         runs: list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]] = []
-        for stacked, group in groupby(range(len(self.agents)), self._kind):
+        for stacked, group in groupby(range(len(self.agents)), lambda i: self.batches[i].kind):
             some = list(group)
             size = self.batches[some[0]].size
             most = self._stack.most(size) if self._stack is not None and stacked else 1
             for first in range(some[0], some[-1] + 1, most):
                 run = slice(first, min(first + most, some[-1] + 1))
-                runs.append((run, self._numbers(run) if run.stop - first > 1 else self.draw(first)))
+                runs.append((run, self._numbers(run) if most > 1 else self.draw(first)))
         return runs
-
-    def _kind(self, i: int) -> Hashable:
-        """Return what agents must share whose batches are drawn together; None if they can't be."""
-        batches = self.batches[i]
-        return (batches.size, batches.full, batches.many) if batches.even else None
 
     def draw(self, i: int) -> Sequence[Rows]:
         """Draw the batches of one agent of the team, one a step."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array
+from pcfed.losses.compiled import SQUARES
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel
 
@@ -44,6 +45,7 @@ class LeastSquares(LinearModel):
     """
 
     curvature = 1.0
+    _kernel = SQUARES
 
     def __init__(
         self,

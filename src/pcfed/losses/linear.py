@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array, positive
+from pcfed.losses import compiled
 from pcfed.losses.base import Rows
 from pcfed.losses.features import Features, Index, Matrix, is_sparse, read_features
 from pcfed.losses.samples import EVERY, SampleLoss
@@ -41,6 +42,8 @@ class LinearModel(SampleLoss):
     _features: Features
     _targets: NDArray[Any]
     _outputs: int
+    _kernel: int | None = None
+    """Which of the losses of ``compiled.py`` it is."""
 
     def __init__(
         self,
@@ -118,19 +121,18 @@ class LinearModel(SampleLoss):
         with np.errstate(all="ignore"):
             x = self._parameters(x)
             grad = self._buffer(x, out)
-            W, b = self._split(x)
-            G, c = self._split(grad)
-            self._sum_slopes(index, count, W, b, G, c)
-            if self.l2:
-                G += self.dtype.type(self.l2) * W
+            if compiled.takes(self, count):
+                compiled.gradient(self, x, index, grad)
+            else:
+                self._sum_slopes(index, count, x, grad)
             if out is not None and out is not grad:
                 out[...] = grad
         return grad if out is None else out
 
-    def _sum_slopes(
-        self, index: Index, count: int, W: Array, b: Array | None, G: Array, c: Array | None
-    ) -> None:
-        """Write into G and c the means over the rows of slope ⊗ features and of slopes."""
+    def _sum_slopes(self, index: Index, count: int, x: Array, grad: Array) -> None:
+        """Write the gradient: means over the rows of slope ⊗ features and of slopes, and l2 W."""
+        W, b = self._split(x)
+        G, c = self._split(grad)
         first = True
         for block, part in self._features.blocks(index):
             R = self._slopes(logits_of(block, W, b, self.scale), self._targets[part])
@@ -143,6 +145,8 @@ class LinearModel(SampleLoss):
             else:
                 np.add(R @ block, 0 if first else G, out=G)
             first = False
+        if self.l2:
+            G += self.dtype.type(self.l2) * W
 
     def smoothness(self) -> float:
         r"""Return $L_f = c\,\lambda_{\max}(\Phi^\top\Phi/N) + l_2$, an upper bound.

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy.special import expit
 
 from pcfed.arrays import Array
+from pcfed.losses.compiled import LOGISTIC
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel, vector
 
@@ -46,6 +47,7 @@ class LogisticRegression(LinearModel):
     """
 
     curvature = 0.25
+    _kernel = LOGISTIC
     steepest = 1.0
     _lower: int
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array, count
+from pcfed.losses.compiled import SOFTMAX
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel
 
@@ -53,6 +54,7 @@ class SoftmaxRegression(LinearModel):
     """
 
     curvature = 0.5
+    _kernel = SOFTMAX
     steepest = 2.0
     classes: int
 

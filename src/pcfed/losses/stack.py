@@ -1,8 +1,9 @@
-"""Linear models of one kind with their data end to end: the gradients of several in one product.
+"""Linear models of one kind with their data end to end: the gradients of several in one call.
 
 With tens of samples per agent Python takes longer to call a product than the product takes. A stack
-gathers a batch of every agent into one block (agents, samples, features) and calls NumPy once for
-all. An agent's numbers are those of products of its own, whoever is in the block beside it.
+calls a compiled loop over the agents. Without numba it gathers a batch of every agent into one
+block (agents, samples, features) and calls NumPy once for all. An agent's numbers are those of
+products of its own, whoever is in the block beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.losses import compiled
 from pcfed.losses.base import Loss
+from pcfed.losses.compiled import Source
 from pcfed.losses.features import Features, is_sparse
 from pcfed.losses.linear import LinearModel, logits_of
 from pcfed.losses.samples import EVERY
@@ -50,6 +53,7 @@ class Stack:
         matrix = np.concatenate([loss._features.matrix for loss in losses])
         self._features = Features(matrix, self._model.dtype, self._model.scale)
         self._targets = np.concatenate([loss._targets for loss in losses])
+        self._numbers = self._targets.astype(np.float64, copy=False)
 
     @classmethod
     def of(cls, losses: Sequence[Loss]) -> Self | None:
@@ -59,8 +63,25 @@ class Stack:
             return None
         return cls(models) if len({_kind(model) for model in models}) == 1 else None
 
+    def source(self, who: NDArray[np.intp], rows: NDArray[np.intp]) -> Source | None:
+        """Return what compiled loops read, or None if batches of this size do not go there.
+
+        Parameters
+        ----------
+        who : array of shape (agents,)
+            Positions of the models in the stack.
+        rows : array of shape (steps, agents, batch)
+            The batches, by row numbers of each one's own data.
+        """
+        if not compiled.takes(self._model, rows.shape[-1]):
+            return None
+        everywhere = np.add(rows, self._starts[who, None], order="C")
+        return compiled.source(self._model, self._features.matrix, self._numbers, everywhere)
+
     def most(self, batch: int) -> int:
-        """Return how many batches of a size go into a block at most."""
+        """Return how many batches of a size go into a call at most."""
+        if compiled.takes(self._model, batch):
+            return max(2, len(self._sizes))
         # Of one sample NumPy may take another routine, and other bits, than for a lone model.
         return max(1, ROOM // (batch * self._model.shape[-1])) if batch > 1 else 1
 
@@ -85,6 +106,9 @@ class Stack:
         out : array of shape (agents, n)
             Where to write the gradients, of the same dtype.
         """
+        if (source := self.source(who, rows[None])) is not None:
+            compiled.gradients(source, x, out)
+            return out
         model, (a, b) = self._model, rows.shape
         index = (rows + self._starts[who, None]).ravel()
         with np.errstate(all="ignore"):

@@ -92,6 +92,10 @@ class Targets(NamedTuple):
     thresholds: Float64Array
     """Where each projection begins; a kernel writes where it ended."""
 
+    def of(self, rows: slice) -> tuple[bool, Float64Array, float, Float64Array]:
+        """Return views on some of them."""
+        return self.fold, self.totals[rows], self.slack, self.thresholds[rows]
+
 
 class SetRows:
     """The sets of several agents, each for a row of its own.
