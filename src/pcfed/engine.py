@@ -150,13 +150,19 @@ class Engine:
         done_steps = sum(steps[i] for team, _ in counted for i in team)
         if counted:
             server = self.algorithm.aggregate(server, Sums(sums, number, done_steps), facts)
-        for team, pending in counted:
+
+        def commit(counted: tuple[list[int], Vectors]) -> None:
+            team, pending = counted
             at = _rows(team)
             private = state.private_of(at)
             new = self.algorithm.commit(private, pending, state.server, facts, done_steps)
             for name, vectors in new.items():
                 if vectors is not private[name] or not isinstance(at, slice):
                     state.private[name][at] = vectors
+
+        for _ in self._map(commit, counted):
+            pass
+        for _, pending in counted:
             self.plan.pool.release(*pending.values())
         return outcome(State(state.algorithm, index + 1, server, state.private))
 

@@ -225,26 +225,51 @@ def _step_rows(
 
 
 @_exact
-def _advance_all(blocks: Any, fix: Any, facts: Any, source: Any, targets: Any) -> bool:
+def _begin(blocks: Any, center: Array, offset: Array) -> None:
+    """Write the blocks of one agent before its first step."""
+    v, u, z, x0, z0 = blocks
+    v[:], u[:], z[0] = 0, 0, z0
+    for j in range(U(center.size)):
+        x0[0, j] = center[j] + offset[j]
+
+
+@_exact
+def _advance_all(
+    v: Array,
+    u: Array,
+    z0: Array,
+    center: Array,
+    offsets: Array,
+    fix: Any,
+    facts: Any,
+    source: Any,
+    targets: Any,
+) -> bool:
     """Take all steps of all agents, one agent after the other; stop if a point can't be projected.
 
-    What an agent works on stays in the cache from its first step to its last.
+    What an agent works on stays in the cache from its first step to its last, and z and x0 are kept
+    for one agent only.
     """
     batches, (fold, totals, slack, thetas) = source[2], targets
-    z = blocks[2]
-    rows = np.empty((4, z.shape[1]), z.dtype)
-    g, x, p = rows[0], rows[1], rows[2]
-    y = rows[3 if fix[0].shape[0] > 0 else 1]
-    room = room_for(source, z)
-    for i in range(z.shape[0]):
+    every, own, offset, own_shift, mean_shift = fix
+    sigmas, gamma, rho, share = facts
+    rows = np.empty((6, v.shape[1]), v.dtype)
+    g, x, p, z, x0 = rows[0], rows[1], rows[2], rows[3:4], rows[4:5]
+    y = rows[5 if every.shape[0] > 0 else 1]
+    room = room_for(source, v)
+    for i in range(v.shape[0]):
+        row = slice(i, i + 1)
+        blocks, its = (v[row], u[row], z, x0, z0), (sigmas[row], gamma, rho, share)
+        mended = (every[row], own[row], offset[row], own_shift[row], mean_shift)
+        _begin(blocks, center, offsets[i])
         for step in range(batches.shape[0]):
-            k = z.dtype.type(step)
-            gradient_one(z[i], source, step, i, room, g)
-            _place(i, blocks, fix, k, x, y)
+            k = v.dtype.type(step)
+            gradient_one(z[0], source, step, i, room, g)
+            _place(0, blocks, mended, k, x, y)
             status, thetas[i] = project_one(y, fold, totals[i], slack, thetas[i], p)
             if status == LEFT:
                 return False
-            _advance(i, blocks, fix, facts, k, g, x, y, y if status == INSIDE else p)
+            _advance(0, blocks, mended, its, k, g, x, y, y if status == INSIDE else p)
     return True
 
 
@@ -290,8 +315,11 @@ def descend_all(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., 
 @cache
 def advance_all(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
     """Return ``_advance_all``, compiled for parameters and features of these dtypes."""
-    _, _, blocks, fix, facts = _types(dtype)
-    return entry(_advance_all, (blocks, fix, facts, source_type(dtype, features), TARGETS))
+    rows, _, _, fix, facts = _types(dtype)
+    vector, offsets = types.Array(rows.dtype, 1, "C"), types.Array(types.float64, 2, "C")
+    start = (vector, _reals, offsets)
+    read = (source_type(dtype, features), TARGETS)
+    return entry(_advance_all, (rows, rows, *start, fix, facts, *read))
 
 
 @cache

@@ -163,12 +163,9 @@ class PCFedAvg(Algorithm):
         if self.exact:
             multiplier = _multiplier(work, private, facts, self.model(received, private))
             fix = _corrections(work, received, private, facts, multiplier)
-        x0 = np.add(
-            received["C"], self._offset(received, private), work.empty(), casting="same_kind"
-        )
-        blocks = Blocks(work, x0, self.average(received).astype(work.dtype), fix)
+        offsets, mean = self._offset(received, private), self.average(received)
+        blocks = Blocks(work, received["C"], offsets, mean, fix)
         blocks.walk(step=facts.step, penalty=facts.penalty, m=facts.m)
-        work.release(*blocks.scratch)
         v, u = blocks.v, blocks.u
         if multiplier is None:
             return Update(sent={"v": v, "u": u}, pending={"u": u})

@@ -155,15 +155,24 @@ class Blocks:
 
     The own block is $x = C + w + v + u$. The point whose distance from the set is penalised is
     $y = x + \lambda/\rho$, which is x itself without corrections; with them, x and z also move by
-    $-\gamma\,cu/m$ a step.
+    $-\gamma\,cu/m$ a step. A step is
+
+    $$ v \leftarrow v - \gamma \big( (g - s)/m + \hat{cv} - cv \big), \quad
+       u \leftarrow u - \gamma \big( \rho (y - \Pi_X[y]) + s - cu \big), \quad
+       s = \sigma (x - z), $$
+
+    where $g = \nabla f(z)$ on a batch and $z = C + \bar w + v + u/m$ is the average of the agent's
+    blocks.
 
     Parameters
     ----------
     work : Work
-        The agents' sets and couplings.
-    x0 : array of shape (agents, n)
-        Where the own blocks begin, $C + w$.
-    z0 : array of shape (n,)
+        The agents' data, sets and couplings.
+    center : array of shape (n,)
+        C.
+    offsets : array of shape (agents, n)
+        Their w.
+    mean : array of shape (n,)
         Where the averages begin, $C + \bar w$.
     fix : Corrections, optional
         Those of the exact method.
@@ -171,66 +180,67 @@ class Blocks:
     Attributes
     ----------
     v, u : arrays of shape (agents, n)
-        What all blocks got so far, and what only the own one got.
-    z : array of shape (agents, n)
-        The average $C + \bar w + v + u/m$ of the agent's blocks.
+        What all blocks got in the round, and what only the own one got.
     """
 
-    def __init__(self, work: Work, x0: Array, z0: Array, fix: Corrections | None) -> None:
-        self.work, self.x0, self.z0, self.fix = work, x0, z0, fix
-        self.v, self.u = work.rows(np.zeros(1)), work.rows(np.zeros(1))
-        self.z = work.rows(z0)
-        self.taken = 0
+    x0: Array  # where the own blocks begin, C + w
+    z: Array
+    taken: int  # steps so far
 
-    @property
-    def scratch(self) -> tuple[Array, ...]:
-        """The arrays that nobody reads after the last step."""
-        return (self.x0, self.z) if self.fix is None else (self.x0, self.z, *self.fix.rows)
+    def __init__(
+        self,
+        work: Work,
+        center: Array,
+        offsets: Array,
+        mean: Array,
+        fix: Corrections | None,
+    ) -> None:
+        self.work, self.fix = work, fix
+        self.center, self.offsets = (
+            np.ascontiguousarray(each, np.float64) for each in (center, offsets)
+        )
+        self.z0 = mean.astype(work.dtype)
+        self.v, self.u = work.empty(), work.empty()
 
     def walk(self, *, step: float, penalty: float, m: int) -> None:
-        """Take all local steps, each from the gradients at z, in place; see ``advance``."""
-        if self._advance_all(step, penalty, m):
-            return
-        self.v[...], self.u[...], self.z[...] = 0, 0, self.z0
-        g = self.work.empty()
-        for _ in range(self.work.steps):
-            self.work.gradient(self.z, out=g)
-            self.advance(g, step=step, penalty=penalty, m=m)
-        self.work.release(g)
-
-    def _advance_all(self, step: float, penalty: float, m: int) -> bool:
-        """Take all local steps in compiled code, if it can, and say whether it did."""
-        kernels, sources = compiler.kernels("pcfed.algorithms.kernels"), self.work.sources()
-        targets = self.work.sets.targets(self.v.dtype)
-        if kernels is None or targets is None or not sources:
-            return False
-        kind = self.v.dtype.type
-        for run, source in sources:
-            *parts, _ = self._parts(run, (kind(step), kind(penalty), kind(1 / m)))
-            steps = kernels.advance_all(*source.kernel)
-            if not steps(*parts, tuple(source), targets.of(run)):
-                return False
-        self.work.sets.remember(targets.thresholds)
-        return True
-
-    def advance(self, g: Array, *, step: float, penalty: float, m: int) -> None:
-        r"""Take one local step, in place.
-
-        $$ v \leftarrow v - \gamma \big( (g - s)/m + \hat{cv} - cv \big), \quad
-           u \leftarrow u - \gamma \big( \rho (y - \Pi_X[y]) + s - cu \big), \quad
-           s = \sigma (x - z) $$
+        """Take all local steps of a round.
 
         Parameters
         ----------
-        g : array of shape (agents, n)
-            The gradients at z; may be overwritten.
         step, penalty : float
             γ and ρ.
         m : int
             Size of the roster.
         """
-        kind = self.v.dtype.type
+        work, kind = self.work, self.v.dtype.type
         numbers = (kind(step), kind(penalty), kind(1 / m))
+        if not self._advance_all(numbers):
+            self.v[...], self.u[...], self.taken = 0, 0, 0
+            self.x0 = np.add(self.center, self.offsets, work.empty(), casting="same_kind")
+            self.z = work.rows(self.z0)
+            g = work.empty()
+            for _ in range(work.steps):
+                self._advance(work.gradient(self.z, out=g), numbers)
+            work.release(g, self.x0, self.z)
+        if self.fix is not None:
+            work.release(*self.fix.rows)
+
+    def _advance_all(self, numbers: Numbers) -> bool:
+        """Take all local steps in compiled code, if it can be done, and say whether it was."""
+        work, kernels = self.work, compiler.kernels("pcfed.algorithms.kernels")
+        sources, targets = work.sources(), work.sets.targets(self.v.dtype)
+        if kernels is None or targets is None or not sources:
+            return False
+        for run, source in sources:
+            blocks = (self.v[run], self.u[run], self.z0, self.center, self.offsets[run])
+            steps = kernels.advance_all(*source.kernel)
+            if not steps(*blocks, *self._facts(run, numbers), tuple(source), targets.of(run)):
+                return False
+        work.sets.remember(targets.thresholds)
+        return True
+
+    def _advance(self, g: Array, numbers: Numbers) -> None:
+        """Take one local step from the gradients at z, which may be overwritten."""
         kernels = compiler.kernels("pcfed.algorithms.kernels")
         done = 0 if kernels is None else self._advance_row_by_row(kernels, g, numbers)
         if done < len(g):
@@ -293,11 +303,13 @@ class Blocks:
             z -= z.dtype.type(self.taken + 1) * fix.mean_shift
 
     def _parts(self, rows: slice, numbers: Numbers) -> tuple[Any, ...]:
-        """Return what all kernels read, of some rows."""
-        fixed: tuple[Array, ...]
-        fix, kind = self.fix, self.v.dtype
+        """Return what all kernels of one step read, of some rows."""
         blocks = (self.v[rows], self.u[rows], self.z[rows], self.x0[rows], self.z0)
-        fixed = (*(np.empty((0, 0), kind),) * 4, self.z0)
-        if fix is not None:
-            fixed = (*(each[rows] for each in fix.rows), fix.mean_shift)
-        return blocks, fixed, (self.work.coupling[rows], *numbers), kind.type(self.taken)
+        return blocks, *self._facts(rows, numbers), self.v.dtype.type(self.taken)
+
+    def _facts(self, rows: slice, numbers: Numbers) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return the corrections and the factors, of some rows."""
+        fixed: tuple[Array, ...] = (*(np.empty((0, 0), self.v.dtype),) * 4, self.z0)
+        if self.fix is not None:
+            fixed = (*(each[rows] for each in self.fix.rows), self.fix.mean_shift)
+        return fixed, (self.work.coupling[rows], *numbers)

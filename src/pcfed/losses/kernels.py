@@ -28,8 +28,8 @@ from pcfed.losses.compiled import LOGISTIC, SOFTMAX
 BLOCK = 2**16
 """Features of a block of samples, which is in the cache for its second use."""
 
-NEAR = 6 * 2**10
-"""Numbers that stay in the nearest cache: a piece of four samples and of all rows of W or G."""
+NEAR = 2**14
+"""Numbers that stay in a near cache: a piece of four samples and of all rows of W or G."""
 
 _tuple: Any = types.Tuple
 _products = numba.njit(fastmath={"reassoc", "contract", "nsz"}, nogil=True, error_model="numpy")
