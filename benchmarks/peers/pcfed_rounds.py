@@ -4,7 +4,8 @@ A round takes what a run of many rounds takes longer than a run of one: both pre
 evaluate before and after. PC-FedAvg goes on from models of which a part has met its budgets. Its
 gradients are those of the average, an m-th of FedAvg's, so its step is m times FedAvg's, with a
 coupling and a penalty for which that step is stable. Measured with one thread of BLAS and with all
-cores, as the loops of NumPy and PyTorch are; the better is taken.
+cores, as the loops of NumPy and PyTorch are; the better is taken. pcfed gets the images as 8-bit
+pixels, which is how they are kept; all others get them in float32, as they want them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ from .work import CORES, SECONDS, SHAPE, STEP, Work, arguments, best, load, loss
 
 BUDGETS = (0.3, 1.2)
 """Of the first and the last agent, as shares of the l1 norm of FedAvg's model."""
-
-LARGE = 1_000
-"""Images of a batch from which on it pays to keep them in float32, and not as 8-bit pixels."""
 
 Play = Callable[[int], Result]
 """Trains for so many rounds."""
@@ -75,11 +73,9 @@ def seconds(play: Play, rounds: int) -> tuple[list[float], str]:
 def main() -> None:
     work, path, (method, number) = arguments()
     images, labels = load(path)
-    workers, features = int(number), images
-    if work.batch < LARGE:
-        with np.load(path) as file:
-            features = file["images"]
-    shares = zip(features, labels, strict=True)
+    workers = int(number)
+    with np.load(path) as file:
+        shares = zip(file["images"], labels, strict=True)
     losses = [SoftmaxRegression(x, y, classes=SHAPE[0]) for x, y in shares]
     free = Problem([Agent(f, WholeSpace(), coupling=0.0) for f in losses])
     play = player(work, workers, free, FedAvg(STEP))
