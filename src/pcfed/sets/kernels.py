@@ -4,16 +4,19 @@ Letters as there: the numbers a are |x| for the l1 ball (``fold``) and x for the
 ``total``, θ the threshold, m the smallest number above it; b is the largest that is not, and
 f(θ) = Σ max(a − θ, 0).
 
-θ is remembered, or guessed from a sample. One pass over x checks it and takes a Newton step. If few
-numbers are above that θ they are copied together, and the passes that follow see only those. At the
-end m is tested: f(m) < τ ≤ f(b) must hold.
+θ is remembered, or guessed from a sample. One pass over x checks it and counts the numbers that are
+a little smaller, too: that tells how dense numbers lie, so the next θ is the zero of a parabola,
+and mostly one pass more is enough. Numbers of float64 are copied together if few of them are above θ,
+and the passes that follow see only those. At the end m is tested: f(m) < τ ≤ f(b) must hold.
 
 Until then sums are rough: float32 numbers are added in float32, piece by piece, which is twice as
 quick. Only sums that decide, and the result, are taken in float64.
 
 The loops have no branches, so that they become vector instructions. For that the compiler may
 reorder additions, but not where a bit of the result depends on it: such sums are taken on grids,
-where every order gives the same (``order_free_sum``). It may assume nothing about NaN and inf.
+where every order gives the same (``order_free_sum``). It may assume nothing about NaN and inf, and
+then it makes no vector instructions of a minimum of floats; that of their bits as integers it does.
+Counts are integers as wide as the numbers, or else half of each vector would be idle.
 
 This module imports numba; ``compiled.py`` imports it when it is first needed.
 """
@@ -28,6 +31,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.extending import overload
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.compiler import entry
@@ -41,9 +45,10 @@ ROUNDS = 60
 
 # By measurement, for 10^3 to 10^7 numbers:
 SAMPLE, CHUNK = 4096, 16  # numbers to guess θ from at most, and how many of them lie together
+AHEAD = 0.1  # how much smaller numbers are, relative to θ, that tell how dense they lie
+SURE = 0.2  # how small, cubed and relative to count², a number of doubtful numbers must be
 FEW = 0.4  # copying numbers together pays off below this share of them
 PIECE = 1024  # numbers whose rough sums are taken in their own precision
-BLOCK = 128  # numbers that are looked through one by one if the search for m and b needs it
 
 # Additions may be reordered: that makes vector instructions of a loop.
 _loop = numba.njit(fastmath={"reassoc", "nsz"}, nogil=True, error_model="numpy")
@@ -54,56 +59,77 @@ _exact = numba.njit(fastmath=False, nogil=True, error_model="numpy")
 # -- passes over the numbers ----------------------------------------------------------------------
 
 
+def _bits(x: Array) -> Any:
+    """Return the numbers as integers of their width."""
+    return x.view(f"u{x.itemsize}")
+
+
+@overload(_bits, strict=False)
+def _compiled_bits(x: Any) -> Callable[[Array], Any]:
+    if x.dtype.bitwidth == 32:
+        return lambda x: x.view(np.uint32)
+    return lambda x: x.view(np.uint64)
+
+
 @_loop
-def _survey(x: Array, fold: bool, theta: float) -> tuple[float, float, float]:
-    """Return Σ |x|, f(θ), and how many numbers are at least θ, all of them roughly."""
-    kind = x.dtype.type
-    t, zero, one = kind(theta), kind(0.0), kind(1.0)
-    size = above = count = 0.0
+def _survey(x: Array, fold: bool, theta: float, near: float) -> tuple[float, float, float, float]:
+    """Return Σ |x|, f(θ), and how many numbers are at least θ and ``near``, all of them roughly."""
+    kind, whole = x.dtype.type, _bits(x).dtype.type
+    t, u, zero = kind(theta), kind(near), kind(0.0)
+    size = above = count = more = 0.0
     for start in range(0, x.size, PIECE):
         piece = x[start : start + PIECE]
-        s = r = c = zero
+        s = r = zero
+        c = d = whole(0)
         for i in range(piece.size):
             v = piece[i]
             a = abs(v) if fold else v
             s += abs(v)
-            r += max(a - t, zero)
-            c += one if a >= t else zero
+            r += a if a >= t else zero
+            c = whole(c + whole(a >= t))
+            d = whole(d + whole(a >= u))
         size += np.float64(s)
         above += np.float64(r)
         count += np.float64(c)
-    return size, above, count
+        more += np.float64(d)
+    return size, above - count * np.float64(t), count, more
 
 
 @_loop
 def _rough_tail(x: Array, fold: bool, theta: float) -> tuple[float, float]:
     """Return f(θ), and how many numbers are at least θ, roughly."""
-    kind = x.dtype.type
-    t, zero, one = kind(theta), kind(0.0), kind(1.0)
+    kind, whole = x.dtype.type, _bits(x).dtype.type
+    t = kind(theta)
     above = count = 0.0
     for start in range(0, x.size, PIECE):
         piece = x[start : start + PIECE]
-        r = c = zero
+        r, c = kind(0.0), whole(0)
         for i in range(piece.size):
             v = piece[i]
             a = abs(v) if fold else v
-            r += max(a - t, zero)
-            c += one if a >= t else zero
+            r += (a if a >= t else t) - t
+            c = whole(c + whole(a >= t))
         above += np.float64(r)
         count += np.float64(c)
     return above, count
 
 
 @_loop
-def _tail(x: Array, fold: bool, theta: float) -> tuple[float, float]:
-    """Return f(θ), and how many numbers are at least θ, in float64."""
-    above = count = 0.0
-    for i in range(x.size):
-        v = np.float64(x[i])
-        a = abs(v) if fold else v
-        above += max(a - theta, 0.0)
-        count += 1.0 if a >= theta else 0.0
-    return above, count
+def _tail(x: Array, fold: bool, m: float) -> tuple[float, float]:
+    """Return the sum of the numbers that are at least m, in float64, and how many there are."""
+    kind, whole = x.dtype.type, _bits(x).dtype.type
+    least = kind(m)
+    total = count = 0.0
+    for start in range(0, x.size, PIECE):
+        piece = x[start : start + PIECE]
+        c = whole(0)
+        for i in range(piece.size):
+            v = piece[i]
+            a = abs(v) if fold else v
+            total += np.float64(a if a >= least else kind(0.0))
+            c = whole(c + whole(a >= least))
+        count += np.float64(c)
+    return total, count
 
 
 @_exact
@@ -143,7 +169,7 @@ def _rounded_down(v: float, x: Array) -> Any:
     """Return the largest number of the precision of x that is not above v."""
     kind = x.dtype.type
     r = kind(v)
-    return np.nextafter(r, kind(-np.inf)) if r > v else r
+    return (np.nextafter(r, kind(-np.inf)) if r > v else r) + kind(0.0)  # 0 and not -0
 
 
 @_exact
@@ -158,25 +184,31 @@ def _gather(x: Array, fold: bool, below: float, work: Array) -> int:
     return int(k)
 
 
+@_exact
+def _ordered(q: int, positive: int) -> int:
+    """Return the bits of a number, or undo that, so that they are in the order of the numbers."""
+    return q ^ positive if q > positive else q
+
+
 @_loop
 def _neighbours(x: Array, fold: bool, theta: float, below: float) -> tuple[float, float]:
-    """Return the smallest number above θ, and the largest that is not or else ``below``."""
-    kind, least = x.dtype.type, _rounded_down(below, x)
-    m, b = kind(np.inf), least
-    for start in range(0, x.size, BLOCK):
-        block = x[start : start + BLOCK]
-        between = kind(0.0)  # few blocks hold a number between those found so far
-        for i in range(block.size):
-            a = abs(block[i]) if fold else block[i]
-            between += kind(1.0) if (b < a) & (a < m) else kind(0.0)
-        if between > kind(0.0):
-            for v in block:
-                a = abs(v) if fold else v
-                if a > theta:
-                    m = min(a, m)
-                else:
-                    b = max(a, b)
-    return np.float64(m), below if b == least else np.float64(b)
+    """Return the smallest number above θ or else inf, and the largest that is not or ``below``."""
+    bits, ends = _bits(x), np.empty(3, x.dtype)
+    kind, end = bits.dtype.type, _bits(ends)
+    every = kind(~kind(0))
+    positive = kind(every >> kind(1))
+    kept = positive if fold else every
+    ends[0] = _rounded_down(theta, x)
+    t = kind(_ordered(end[0], positive))
+    over = under = every  # how far from θ: on its other side numbers wrap around and are larger
+    for i in range(bits.size):
+        q = kind(_ordered(kind(bits[i] & kept), positive))
+        over = min(over, kind(q - t - kind(1)))
+        under = min(under, kind(t - q))
+    end[1] = _ordered(kind(t + over + kind(1)), positive)
+    end[2] = _ordered(kind(t - under), positive)
+    m, b = np.float64(ends[1]), np.float64(ends[2])
+    return m if m > theta else np.inf, b if b <= theta else below
 
 
 @_exact
@@ -241,7 +273,7 @@ def _rest(
     """Return τ − f(v), in every order the same, and how many numbers are at least v."""
     if a.itemsize == 4 and v >= 2.0**-29 * coarse:  # sums of float32 are exact, and low is 0
         high, count = _tail(a, fold, v)
-        return total - high, count
+        return total - (high - count * v), count
     high, low, count = _careful_tail(a, fold, v, coarse, fine)
     return (total - high) - low, count
 
@@ -254,25 +286,40 @@ def _solve(
     theta: float,
     above: float,
     count: float,
+    far: float,
+    more: float,
     work: Array,
     coarse: float,
     fine: float,
 ) -> tuple[int, float, float]:
     """Return a status, m and t, from some θ with its f(θ) and how many numbers are at least θ."""
-    a, below, before = x, 0.0 if fold else -np.inf, np.inf
+    a, below = x, 0.0 if fold else -np.inf
     for _ in range(ROUNDS):
         count = max(count, 1.0)
         error = _roughness(x) * (above / count + abs(theta))
-        theta = _newton(theta, above, count, total, fold)
-        # Newton's method: about (count - before)^2 / (2 count) numbers change sides now
-        if (count - before) ** 2 < count / 5.0:
+        least = _newton(theta, above, count, total, fold)
+        # numbers lie as dense as between here and the last place: f is a parabola
+        width = abs(theta - far)
+        bend = count * count - 2.0 * (above - total) * abs(count - more) / width
+        ahead = least
+        if bend > 0.0:
+            ahead = theta + 2.0 * (above - total) / (count + math.sqrt(bend))
+        steps = abs(ahead - theta) / width
+        crossed = (abs(count - more) + 1.0) * steps
+        far, more = theta, count
+        if steps < 2.0 and crossed**3 < SURE * count * count:
+            theta = ahead
             break
-        if count < FEW * a.size:
-            below = max(below, theta - error)
+        if x.itemsize == 8 and count < FEW * a.size:
+            below = max(below, least - error)
             a = work[: _gather(a, fold, below, work)]
-        before = count
-        theta = _rounded_down(theta, x)
+        theta = _rounded_down(ahead, x)
+        if theta == far:
+            break
         above, count = _rough_tail(a, fold, theta)
+        if count == 0.0:  # too far
+            theta = _rounded_down(least, x)
+            above, count = _rough_tail(a, fold, theta)
     doubt = 4.0 * EPS * total
     for _ in range(ROUNDS):
         m, b = _neighbours(a, fold, theta, below)
@@ -328,7 +375,8 @@ def project_one(
         if not abs(theta) < HUGE:
             theta = _guess(x, fold, total)
         theta = _rounded_down(theta, x)
-        size, above, count = _survey(x, fold, theta)
+        far = theta - AHEAD * abs(theta)
+        size, above, count, more = _survey(x, fold, theta, far)
         if count > 0.0 and abs(theta) <= size + total:
             break
         theta = math.nan
@@ -337,7 +385,7 @@ def project_one(
     coarse, fine = _grids(total, x.size)
     if _inside(x, fold, total, slack, size, coarse, fine):
         return INSIDE, start
-    status, m, t = _solve(x, fold, total, theta, above, count, out, coarse, fine)
+    status, m, t = _solve(x, fold, total, theta, above, count, far, more, out, coarse, fine)
     if status == LEFT:
         return LEFT, start
     _write(x, fold, m, t, out)
