@@ -178,11 +178,10 @@ def _neighbours(x: Array, fold: bool, theta: float, below: float) -> Pair:
     """Return the smallest number above θ or else inf, and the largest that is not or ``below``."""
     bits, ends = _bits(x), np.empty(3, x.dtype)
     kind, end = bits.dtype.type, _bits(ends)
-    every = kind(~kind(0))
+    over = under = every = kind(~kind(0))  # how far from θ; beyond it distances wrap around
     positive = kind(every >> kind(1))
     ends[0] = _rounded_down(theta, x)
     t = kind(_ordered(end[0], positive))
-    over = under = every  # how far from θ: on its other side numbers wrap around and are larger
     for i in range(bits.size):
         q = kind(bits[i] & positive if fold else _ordered(bits[i], positive))
         over = min(over, kind(q - t - kind(1)))
@@ -267,32 +266,32 @@ def _approach(
     a, below = x, 0.0 if fold else -np.inf
     for _ in range(ROUNDS):
         count = max(count, 1.0)
-        least = _newton(theta, above, count, total, fold)
+        error = _roughness(x) * (above / count + abs(theta))
+        ahead = least = _newton(theta, above, count, total, fold)
         between, width = abs(count - before), abs(theta - last)
         # f is a parabola if numbers lie as dense everywhere as between θ and the last θ
         slope = count * count - 2.0 * (above - total) * between / width
-        ahead = theta + 2.0 * (above - total) / (count + math.sqrt(slope)) if slope > 0.0 else least
+        if slope > 0.0:
+            ahead = max(least, theta + 2.0 * (above - total) / (count + math.sqrt(slope)))
         steps = abs(ahead - theta) / width
         if steps < 2.0 and ((between + 1.0) * steps) ** 3 < SURE * count**2:
             return a, below, ahead
         if count < FEW * a.size and (x.itemsize == 8 or x.size > LARGE):
-            below = max(below, least - _roughness(x) * (above / count + abs(theta)))
+            below = max(below, least - error)
             a = work[: _gather(a, fold, below, work)]
         last, before, theta = theta, count, _rounded_down(ahead, x)
         if theta == last:
             break
         above, count = _rough_tail(a, fold, theta)
         if count == 0.0:  # too far ahead
-            theta = _rounded_down(least, x)
+            theta = _rounded_down(least - error, x)
             above, count = _rough_tail(a, fold, theta)
     return a, below, theta
 
 
 @_exact
-def _decide(
-    a: Array, fold: bool, total: float, theta: float, below: float, grids: Pair
-) -> tuple[int, float, float]:
-    """Return a status, m and t, from numbers, a θ that is about right and a bound of the others."""
+def _decide(a: Array, fold: bool, total: float, theta: float, below: float, grids: Pair) -> Pair:
+    """Return m and t, or NaN, from numbers, a bound of all others and a θ that is about right."""
     doubt = 4.0 * EPS * total
     for _ in range(ROUNDS):
         m, b = _neighbours(a, fold, theta, below)
@@ -305,11 +304,11 @@ def _decide(
             continue
         gap = count * (m - b) - rest  # f(b) − τ
         if gap > doubt or (gap > -doubt and _rest(a, fold, b, total, grids)[0] <= 0.0):
-            return DONE, m, rest / count
+            return m, rest / count
         if b == below:
             break
         theta = min(m - rest / count, np.nextafter(b, -np.inf))
-    return LEFT, 0.0, 0.0
+    return math.nan, math.nan
 
 
 @_exact
@@ -356,8 +355,8 @@ def project_one(
     if _inside(x, fold, total, slack, size, grids):
         return INSIDE, start
     a, below, theta = _approach(x, fold, total, (theta, above, count, aside, more), out)
-    status, m, t = _decide(a, fold, total, theta, below, grids)
-    if status == LEFT:
+    m, t = _decide(a, fold, total, theta, below, grids)
+    if math.isnan(m):
         return LEFT, start
     _write(x, fold, m, t, out)
     return DONE, m - t
