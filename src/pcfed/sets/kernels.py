@@ -4,16 +4,19 @@ Letters as there: the numbers a are |x| for the l1 ball (``fold``) and x for the
 ``total``, θ the threshold, m the smallest number above it; b is the largest that is not, and
 f(θ) = Σ max(a − θ, 0).
 
-θ is remembered, or guessed from a sample. One pass over x checks it and takes a Newton step. If few
-numbers are above that θ they are copied together, and the passes that follow see only those. At the
-end m is tested: f(m) < τ ≤ f(b) must hold.
+θ is remembered, or guessed from a sample. One pass over x checks it and counts the numbers that are
+a little smaller, too: that tells how dense they lie, and where f is τ if it is a parabola. Mostly
+one pass more is enough. Where passes are slow and few numbers are above θ, those are copied
+together, and the passes that follow see only them. At the end m is tested: f(m) < τ ≤ f(b) holds.
 
 Until then sums are rough: float32 numbers are added in float32, piece by piece, which is twice as
 quick. Only sums that decide, and the result, are taken in float64.
 
 The loops have no branches, so that they become vector instructions. For that the compiler may
 reorder additions, but not where a bit of the result depends on it: such sums are taken on grids,
-where every order gives the same (``order_free_sum``). It may assume nothing about NaN and inf.
+where every order gives the same (``order_free_sum``). It may assume nothing about NaN and inf,
+so a minimum becomes vector instructions only if numbers are compared by their bits, as integers.
+Counts are integers as wide as the numbers, or vectors would be half empty.
 
 This module imports numba; ``compiled.py`` imports it when it is first needed.
 """
@@ -28,10 +31,12 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.extending import overload
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.compiler import entry
 
+Pair = tuple[float, float]
 DONE, INSIDE, LEFT = 0, 1, 2
 """What became of a point: written to ``out``, in the set, or left to NumPy, which may refuse it."""
 
@@ -41,9 +46,10 @@ ROUNDS = 60
 
 # By measurement, for 10^3 to 10^7 numbers:
 SAMPLE, CHUNK = 4096, 16  # numbers to guess θ from at most, and how many of them lie together
-FEW = 0.4  # copying numbers together pays off below this share of them
+ASIDE = 0.1  # how much smaller than θ the numbers are that tell how dense they lie
+SURE = 0.05  # θ is good enough if (numbers between it and the last one)³ is below this × count²
+FEW, LARGE = 0.3, 2**21  # copying pays off below this share; of float32 above this many numbers
 PIECE = 1024  # numbers whose rough sums are taken in their own precision
-BLOCK = 128  # numbers that are looked through one by one if the search for m and b needs it
 
 # Additions may be reordered: that makes vector instructions of a loop.
 _loop = numba.njit(fastmath={"reassoc", "nsz"}, nogil=True, error_model="numpy")
@@ -54,88 +60,91 @@ _exact = numba.njit(fastmath=False, nogil=True, error_model="numpy")
 # -- passes over the numbers ----------------------------------------------------------------------
 
 
+def _bits(x: Array) -> Any:
+    """Return the numbers as integers of their width."""
+    return x.view(f"u{x.itemsize}")
+
+
+@overload(_bits, strict=False)
+def _compiled_bits(x: Any) -> Callable[[Array], Any]:
+    kind = np.uint32 if x.dtype.bitwidth == 32 else np.uint64
+    return lambda x: x.view(kind)
+
+
 @_loop
-def _survey(x: Array, fold: bool, theta: float) -> tuple[float, float, float]:
-    """Return Σ |x|, f(θ), and how many numbers are at least θ, all of them roughly."""
-    kind = x.dtype.type
-    t, zero, one = kind(theta), kind(0.0), kind(1.0)
-    size = above = count = 0.0
+def _survey(x: Array, fold: bool, theta: float, aside: float) -> tuple[float, float, float, float]:
+    """Return Σ |x|, f(θ), and how many numbers are at least θ and ``aside``, roughly."""
+    kind, whole = x.dtype.type, _bits(x).dtype.type
+    t, u, zero = kind(theta), kind(aside), kind(0.0)
+    size = above = count = more = 0.0
     for start in range(0, x.size, PIECE):
         piece = x[start : start + PIECE]
-        s = r = c = zero
+        s = r = zero
+        c = d = whole(0)
         for i in range(piece.size):
             v = piece[i]
             a = abs(v) if fold else v
             s += abs(v)
-            r += max(a - t, zero)
-            c += one if a >= t else zero
+            r += a if a >= t else zero
+            c = whole(c + whole(a >= t))
+            d = whole(d + whole(a >= u))
         size += np.float64(s)
         above += np.float64(r)
         count += np.float64(c)
-    return size, above, count
+        more += np.float64(d)
+    return size, above - count * np.float64(t), count, more
 
 
 @_loop
-def _rough_tail(x: Array, fold: bool, theta: float) -> tuple[float, float]:
+def _rough_tail(x: Array, fold: bool, theta: float) -> Pair:
     """Return f(θ), and how many numbers are at least θ, roughly."""
-    kind = x.dtype.type
-    t, zero, one = kind(theta), kind(0.0), kind(1.0)
+    kind, whole = x.dtype.type, _bits(x).dtype.type
+    t = kind(theta)
     above = count = 0.0
     for start in range(0, x.size, PIECE):
         piece = x[start : start + PIECE]
-        r = c = zero
+        r, c = kind(0.0), whole(0)
         for i in range(piece.size):
             v = piece[i]
             a = abs(v) if fold else v
-            r += max(a - t, zero)
-            c += one if a >= t else zero
+            r += (a if a >= t else t) - t
+            c = whole(c + whole(a >= t))
         above += np.float64(r)
         count += np.float64(c)
     return above, count
 
 
 @_loop
-def _tail(x: Array, fold: bool, theta: float) -> tuple[float, float]:
-    """Return f(θ), and how many numbers are at least θ, in float64."""
-    above = count = 0.0
+def _tail(x: Array, fold: bool, m: float) -> Pair:
+    """Return the sum of the numbers that are at least m, in float64, and how many there are."""
+    total, count = 0.0, 0
     for i in range(x.size):
         v = np.float64(x[i])
         a = abs(v) if fold else v
-        above += max(a - theta, 0.0)
-        count += 1.0 if a >= theta else 0.0
-    return above, count
+        total += a if a >= m else 0.0
+        count += int(a >= m)
+    return total, np.float64(count)
 
 
 @_exact
-def _split(r: float, coarse: float, fine: float) -> tuple[float, float]:
+def _split(r: float, coarse: float, fine: float) -> Pair:
     """Return r as a multiple of the last bit of ``coarse``, and the rest as one of ``fine``."""
     high = (r + coarse) - coarse
     return high, ((r - high) + fine) - fine
 
 
 @_loop
-def _careful_tail(
-    x: Array, fold: bool, m: float, coarse: float, fine: float
-) -> tuple[float, float, float]:
+def _careful_tail(x: Array, fold: bool, m: float, grids: Pair) -> tuple[float, float, float]:
     """Return f(m) in the two parts of ``order_free_sum``, and how many numbers are at least m."""
-    high = low = count = 0.0
+    (coarse, fine), high, low, count = grids, 0.0, 0.0, 0
     for i in range(x.size):
         v = np.float64(x[i])
         a = abs(v) if fold else v
-        upper, lower = _split(max(a - m, 0.0), coarse, fine)
+        upper, lower = _split((a if a >= m else m) - m, coarse, fine)
         high += upper
         low += lower
-        count += 1.0 if a >= m else 0.0
-    return high, low, count
-
-
-@_loop
-def _negatives(x: Array) -> float:
-    """Return how many entries are below zero."""
-    count = 0.0
-    for i in range(x.size):
-        count += 1.0 if x[i] < 0.0 else 0.0
-    return count
+        count += int(a >= m)
+    return high, low, np.float64(count)
 
 
 @_exact
@@ -143,7 +152,7 @@ def _rounded_down(v: float, x: Array) -> Any:
     """Return the largest number of the precision of x that is not above v."""
     kind = x.dtype.type
     r = kind(v)
-    return np.nextafter(r, kind(-np.inf)) if r > v else r
+    return (np.nextafter(r, kind(-np.inf)) if r > v else r) + kind(0.0)  # 0 and not -0
 
 
 @_exact
@@ -158,25 +167,29 @@ def _gather(x: Array, fold: bool, below: float, work: Array) -> int:
     return int(k)
 
 
+@_exact
+def _ordered(q: int, positive: int) -> int:
+    """Return the bits of a number, or undo that, so that they are in the order of the numbers."""
+    return q ^ positive if q > positive else q
+
+
 @_loop
-def _neighbours(x: Array, fold: bool, theta: float, below: float) -> tuple[float, float]:
-    """Return the smallest number above θ, and the largest that is not or else ``below``."""
-    kind, least = x.dtype.type, _rounded_down(below, x)
-    m, b = kind(np.inf), least
-    for start in range(0, x.size, BLOCK):
-        block = x[start : start + BLOCK]
-        between = kind(0.0)  # few blocks hold a number between those found so far
-        for i in range(block.size):
-            a = abs(block[i]) if fold else block[i]
-            between += kind(1.0) if (b < a) & (a < m) else kind(0.0)
-        if between > kind(0.0):
-            for v in block:
-                a = abs(v) if fold else v
-                if a > theta:
-                    m = min(a, m)
-                else:
-                    b = max(a, b)
-    return np.float64(m), below if b == least else np.float64(b)
+def _neighbours(x: Array, fold: bool, theta: float, below: float) -> Pair:
+    """Return the smallest number above θ or else inf, and the largest that is not or ``below``."""
+    bits, ends = _bits(x), np.empty(3, x.dtype)
+    kind, end = bits.dtype.type, _bits(ends)
+    over = under = every = kind(~kind(0))  # how far from θ; beyond it distances wrap around
+    positive = kind(every >> kind(1))
+    ends[0] = _rounded_down(theta, x)
+    t = kind(_ordered(end[0], positive))
+    for i in range(bits.size):
+        q = kind(bits[i] & positive if fold else _ordered(bits[i], positive))
+        over = min(over, kind(q - t - kind(1)))
+        under = min(under, kind(t - q))
+    end[1] = _ordered(kind(t + over + kind(1)), positive)
+    end[2] = _ordered(kind(t - under), positive)
+    m, b = np.float64(ends[1]), np.float64(ends[2])
+    return m if m > theta else np.inf, b if b <= theta else below
 
 
 @_exact
@@ -220,8 +233,7 @@ def _guess(x: Array, fold: bool, total: float) -> float:
             chosen[j * CHUNK + i] = x[start + i]
     sample = chosen if chunks > 0 else x
     share = total * (sample.size / x.size)
-    theta = 0.0 if fold else np.float64(x[0]) - total
-    count = 0.0
+    theta, count = 0.0 if fold else np.float64(x[0]) - total, 0.0
     for _ in range(8):
         before = count
         theta = _rounded_down(theta, x)
@@ -235,83 +247,87 @@ def _guess(x: Array, fold: bool, total: float) -> float:
 
 
 @_exact
-def _rest(
-    a: Array, fold: bool, v: float, total: float, coarse: float, fine: float
-) -> tuple[float, float]:
+def _rest(a: Array, fold: bool, v: float, total: float, grids: Pair) -> Pair:
     """Return τ − f(v), in every order the same, and how many numbers are at least v."""
-    if a.itemsize == 4 and v >= 2.0**-29 * coarse:  # sums of float32 are exact, and low is 0
+    if a.itemsize == 4 and v >= 2.0**-29 * grids[0] and a.size <= 2**27:
+        # float32 numbers of this size, up to a sum of f(v) + count v, add up without rounding
         high, count = _tail(a, fold, v)
-        return total - high, count
-    high, low, count = _careful_tail(a, fold, v, coarse, fine)
+        return total - (high - count * v), count
+    high, low, count = _careful_tail(a, fold, v, grids)
     return (total - high) - low, count
 
 
 @_exact
-def _solve(
-    x: Array,
-    fold: bool,
-    total: float,
-    theta: float,
-    above: float,
-    count: float,
-    work: Array,
-    coarse: float,
-    fine: float,
-) -> tuple[int, float, float]:
-    """Return a status, m and t, from some θ with its f(θ) and how many numbers are at least θ."""
-    a, below, before = x, 0.0 if fold else -np.inf, np.inf
+def _approach(
+    x: Array, fold: bool, total: float, seen: tuple[float, float, float, float, float], work: Array
+) -> tuple[Array, float, float]:
+    """Return numbers, a bound that all others are not above, and a θ that is about right."""
+    theta, above, count, last, before = seen  # θ, f(θ), a count, and another θ and its count
+    a, below = x, 0.0 if fold else -np.inf
     for _ in range(ROUNDS):
         count = max(count, 1.0)
         error = _roughness(x) * (above / count + abs(theta))
-        theta = _newton(theta, above, count, total, fold)
-        # Newton's method: about (count - before)^2 / (2 count) numbers change sides now
-        if (count - before) ** 2 < count / 5.0:
-            break
-        if count < FEW * a.size:
-            below = max(below, theta - error)
+        ahead = least = _newton(theta, above, count, total, fold)
+        between, width = abs(count - before), abs(theta - last)
+        # f is a parabola if numbers lie as dense everywhere as between θ and the last θ
+        slope = count * count - 2.0 * (above - total) * between / width
+        if slope > 0.0:
+            ahead = max(least, theta + 2.0 * (above - total) / (count + math.sqrt(slope)))
+        steps = abs(ahead - theta) / width
+        if steps < 2.0 and ((between + 1.0) * steps) ** 3 < SURE * count**2:
+            return a, below, ahead
+        if count < FEW * a.size and (x.itemsize == 8 or x.size > LARGE):
+            below = max(below, least - error)
             a = work[: _gather(a, fold, below, work)]
-        before = count
-        theta = _rounded_down(theta, x)
+        last, before, theta = theta, count, _rounded_down(ahead, x)
+        if theta == last:
+            break
         above, count = _rough_tail(a, fold, theta)
+        if count == 0.0:  # too far ahead
+            theta = _rounded_down(least - error, x)
+            above, count = _rough_tail(a, fold, theta)
+    return a, below, theta
+
+
+@_exact
+def _decide(a: Array, fold: bool, total: float, theta: float, below: float, grids: Pair) -> Pair:
+    """Return m and t, or NaN, from numbers, a bound of all others and a θ that is about right."""
     doubt = 4.0 * EPS * total
     for _ in range(ROUNDS):
         m, b = _neighbours(a, fold, theta, below)
         if m == np.inf:  # θ was rounded to above all numbers
             theta = np.nextafter(b, -np.inf)
             continue
-        rest, count = _rest(a, fold, m, total, coarse, fine)
+        rest, count = _rest(a, fold, m, total, grids)
         if rest <= 0.0:
             theta = m - rest / count
             continue
         gap = count * (m - b) - rest  # f(b) − τ
-        if gap > doubt or (gap > -doubt and _rest(a, fold, b, total, coarse, fine)[0] <= 0.0):
-            return DONE, m, rest / count
+        if gap > doubt or (gap > -doubt and _rest(a, fold, b, total, grids)[0] <= 0.0):
+            return m, rest / count
         if b == below:
             break
         theta = min(m - rest / count, np.nextafter(b, -np.inf))
-    return LEFT, 0.0, 0.0
+    return math.nan, math.nan
 
 
 @_exact
-def _grids(total: float, n: int) -> tuple[float, float]:
+def _grids(total: float, n: int) -> Pair:
     """Return numbers whose last bits are the units in which n numbers add up to ``total``."""
     e = math.frexp(total)[1]
     return math.ldexp(1.0, e + 1), math.ldexp(1.5, e - 52 + math.frexp(float(n))[1])
 
 
 @_exact
-def _inside(
-    x: Array, fold: bool, total: float, slack: float, size: float, coarse: float, fine: float
-) -> bool:
+def _inside(x: Array, fold: bool, total: float, slack: float, size: float, grids: Pair) -> bool:
     """Say whether x is in the set; ``size`` is Σ |x| up to rounding."""
     margin = slack * total
     if abs(size - total) > margin + _roughness(x) * size:
         return fold and size < total
-    high, low, _ = _careful_tail(x, True, 0.0, coarse, fine)
+    high, low, _ = _careful_tail(x, True, 0.0, grids)
     excess = (high - total) + low
-    if fold:
-        return excess <= margin
-    return abs(excess) <= margin and _negatives(x) == 0.0
+    exact = fold or (excess >= -margin and _rough_tail(x, False, 0.0)[1] == x.size)
+    return exact and excess <= margin
 
 
 @_exact
@@ -328,17 +344,19 @@ def project_one(
         if not abs(theta) < HUGE:
             theta = _guess(x, fold, total)
         theta = _rounded_down(theta, x)
-        size, above, count = _survey(x, fold, theta)
+        aside = theta - ASIDE * abs(theta)
+        size, above, count, more = _survey(x, fold, theta, aside)
         if count > 0.0 and abs(theta) <= size + total:
             break
         theta = math.nan
     if not size < HUGE:
         return LEFT, start
-    coarse, fine = _grids(total, x.size)
-    if _inside(x, fold, total, slack, size, coarse, fine):
+    grids = _grids(total, x.size)
+    if _inside(x, fold, total, slack, size, grids):
         return INSIDE, start
-    status, m, t = _solve(x, fold, total, theta, above, count, out, coarse, fine)
-    if status == LEFT:
+    a, below, theta = _approach(x, fold, total, (theta, above, count, aside, more), out)
+    m, t = _decide(a, fold, total, theta, below, grids)
+    if math.isnan(m):
         return LEFT, start
     _write(x, fold, m, t, out)
     return DONE, m - t
