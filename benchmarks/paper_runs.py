@@ -128,11 +128,11 @@ def shares(function: Callable[[], None]) -> dict[str, float]:
 
         return inner
 
-    patches = [
+    patches: list[Any] = [mock.patch.object(SetRows, "targets", return_value=None)]
+    patches += [
         mock.patch.object(owner, method, timed(name, getattr(owner, method)))
         for name, (owner, method) in PARTS.items()
     ]
-    patches.append(mock.patch.object(SetRows, "targets", return_value=None))
     for patch in patches:
         patch.start()
     try:
