@@ -112,9 +112,10 @@ def measured(kind: str, size: int) -> Point:
         return time.perf_counter() - began
 
     with threadpool_limits(1):
-        first = min(rounds(1) for _ in range(2))  # what comes before and after the rounds
-        seconds = min(rounds(4) - first for _ in range(3)) / 3
-    return Point(kind, size, max(seconds, 1e-6), _memory(), base, problem.m * problem.n * 8)
+        first = min(rounds(1) for _ in range(4))  # what comes before and after the rounds
+        number = 4 if first > 0.5 else 40
+        seconds = (min(rounds(number) for _ in range(3)) - first) / (number - 1)
+    return Point(kind, size, seconds, _memory(), base, problem.m * problem.n * 8)
 
 
 def measure(kinds: Sequence[str] = tuple(SIZES)) -> list[Point]:

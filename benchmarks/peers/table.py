@@ -103,4 +103,5 @@ def _ratio(cells: Cells, work: str, peer: str, base: str) -> str:
     """Return how many times as long a peer takes as another, or nothing where one failed."""
     pair = [cells.get((work, name)) for name in (peer, base)]
     first, second = (cell.seconds_per_round if cell else float("nan") for cell in pair)
-    return "" if np.isnan(first / second) else f"{first / second:.2g} ×"
+    ratio = first / second
+    return "" if np.isnan(ratio) else f"{ratio:.0f} ×" if ratio >= 10 else f"{ratio:.2g} ×"
