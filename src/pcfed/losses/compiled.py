@@ -19,8 +19,8 @@ from pcfed.losses.features import Index, is_sparse
 if TYPE_CHECKING:
     from pcfed.losses.linear import LinearModel
 
-SOFTMAX, LOGISTIC, SQUARES = range(3)
-"""Losses whose derivatives the kernels know."""
+SOFTMAX, LOGISTIC, SQUARES, OTHER = range(4)
+"""Losses whose derivatives the kernels know, and all others."""
 
 # By measurement, against NumPy's products:
 FEATURES = 2**22  # in a batch at most; beyond that BLAS may have threads to help it
@@ -49,7 +49,7 @@ def takes(model: LinearModel, batch: int) -> bool:
     """Say whether batches of a size go to the compiled loop."""
     outputs, columns = model._outputs, model.shape[-1]
     return (
-        model._kernel is not None
+        model._kernel != OTHER
         and (outputs <= OUTPUTS or outputs * batch <= SLOPES)
         and batch * columns <= FEATURES
         and not is_sparse(model._features.matrix)
@@ -62,7 +62,6 @@ def source(
 ) -> Source:
     """Return what the loops read for models like this one, which takes batches of this size."""
     kind = model.dtype.type
-    assert model._kernel is not None
     facts = (model._kernel, model._outputs, model.intercept, kind(model.scale), kind(model.l2))
     return Source(features, targets, rows, facts)
 

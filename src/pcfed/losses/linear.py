@@ -42,7 +42,7 @@ class LinearModel(SampleLoss):
     _features: Features
     _targets: NDArray[Any]
     _outputs: int
-    _kernel: int | None = None
+    _kernel: int = compiled.OTHER
     """Which of the losses of ``compiled.py`` it is."""
 
     def __init__(
