@@ -9,12 +9,26 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 Array = NDArray[np.floating[Any]]
 """A float array: float64 for state, the dtype of the data for local steps."""
 
 Float64Array = NDArray[np.float64]
+
+LINE = 64
+"""Bytes of a line of the cache."""
+
+
+def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Return an array with anything in it that begins with a line of the cache.
+
+    Loops over arrays that begin in the middle of one, as NumPy's do, load most vectors from two.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def positive(where: str, value: float, *, zero: bool = False) -> float:

@@ -7,8 +7,11 @@ needed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,14 +34,93 @@ def kernels(module: str) -> ModuleType | None:
         return None
 
 
-def entry(function: Any, signature: tuple[Any, ...]) -> Callable[..., Any]:
-    """Compile a jitted function for one signature; keep the machine code on disk if we may."""
-    import numba
+def _numba(module: str = "numba") -> Any:
+    return import_module(module)
 
-    found: Callable[..., Any]
+
+def part(*fastmath: str) -> Callable[[Any], Any]:
+    """Return a decorator for functions that only other compiled functions call.
+
+    Parameters
+    ----------
+    *fastmath : str
+        What LLVM may do to arithmetic. Nothing unless it is said: operations are done as they are
+        written.
+    """
+    decorator: Callable[[Any], Any] = _numba().njit(
+        fastmath=set(fastmath) or False,  # None would be what the caller has
+        nogil=True,
+        error_model="numpy",
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+    )
+    return decorator
+
+
+def entry(function: Any, signature: Any) -> Callable[..., Any]:
+    """Compile a ``part`` for one signature; keep the machine code on disk if we may."""
+    njit, options = _numba().njit, {"nogil": True, "error_model": "numpy"}
     try:
-        compiler = numba.njit(signature, cache=True, nogil=True, error_model="numpy")
-        found = compiler(function.py_func)
+        found = njit(cache=True, **options)(function.py_func)
+        with suppress(AttributeError):  # numba looks only at the file of the function itself
+            found._cache._cache_file._source_stamp = _stamp()
+        found.compile(signature)
+        found.disable_compile()  # other arguments are cast to these, or refused
     except (OSError, RuntimeError):  # numba has no directory to write to
-        found = numba.njit(signature, nogil=True, error_model="numpy")(function.py_func)
-    return found
+        found = njit(signature, **options)(function.py_func)
+    code: Callable[..., Any] = found
+    return code
+
+
+@cache
+def _stamp() -> str:
+    """Return a digest of the source of all kernels, which call one another."""
+    files = (Path(__file__), *sorted(Path(__file__).parent.rglob("kernels.py")))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def address(found: Any) -> int:
+    """Return where the machine code of an ``entry`` is."""
+    (result,) = found.overloads.values()
+    start: int = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+    return start
+
+
+def calling(signature: Callable[..., Any]) -> Any:
+    """Return a function for compiled loops that calls an ``entry`` by its ``address``.
+
+    What is called like this is compiled once, and not again with every loop that calls it.
+
+    Parameters
+    ----------
+    signature : function
+        From the types of the arguments that follow the address to the signature of the entry.
+    """
+    cgutils, types = _numba("numba.core.cgutils"), _numba("numba.types")
+
+    def call(context: Any, builder: Any, given: Any, args: Any) -> Any:
+        start, packed = args
+        own = given.args[1].types
+        wanted = signature(*own)
+        of = wanted.return_type, wanted.args
+        convention = context.call_conv
+        code = builder.inttoptr(start, convention.get_function_type(*of).as_pointer())
+        each = zip(cgutils.unpack_tuple(builder, packed), own, wanted.args, strict=True)
+        values = [context.cast(builder, *one) for one in each]
+        status, result = convention.call_function(builder, code, *of, values)
+        with cgutils.if_unlikely(builder, status.is_error):
+            convention.return_status_propagate(builder, status)
+        return result
+
+    def typed(_: Any, start: Any, *args: Any) -> Any:
+        return signature(*args).return_type(start, types.StarArgTuple(args)), call
+
+    return intrinsic(typed)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Return a function for kernels from one that finds its signature and how its code is written.
+
+    The function gets numba's context and the types of the arguments.
+    """
+    return _numba("numba.extending").intrinsic(function)

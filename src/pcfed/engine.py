@@ -231,7 +231,7 @@ class Engine:
             agents = self.problem.agents[span]
             shape = (len(agents), self.problem.n)
             models = self.algorithm.model(state.server, state.private_of(span))
-            x = np.broadcast_to(models, shape).astype(np.float64)
+            x = np.broadcast_to(models, shape).astype(np.float64, order="C")
             with np.errstate(over="ignore", invalid="ignore"):
                 sets = SetRows([agent.feasible_set for agent in agents])
                 columns: list[Any] = [sets.distances(x), np.linalg.norm(x - average, axis=1)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from pcfed import compiler
-from pcfed.losses import SoftmaxRegression, compiled, kernels
+from pcfed.losses import SoftmaxRegression, compiled
 from pcfed.losses.linear import LinearModel
 from tests.losses.cases import make
 
@@ -60,7 +60,7 @@ def test_any_number_of_outputs(classes):
 def test_batches_of_several_blocks(rows):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(2500, 100)), rng.integers(3, size=2500)
-    assert X.size > 3 * kernels.BLOCK
+    assert X.size > 3 * compiled.BLOCK
     loss = SoftmaxRegression(X, y, classes=3, intercept=True)
     x = rng.normal(size=loss.n)
     np.testing.assert_allclose(loss.gradient(x, rows), by_numpy(loss, x, rows), atol=1e-14)

@@ -11,7 +11,7 @@ This module imports numba; ``steps.py`` imports it when it is first needed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numba
@@ -19,14 +19,14 @@ import numpy as np
 from numba import types
 
 from pcfed.arrays import Array
-from pcfed.compiler import U, entry
-from pcfed.losses.kernels import gradient_one, room_for, source_type
-from pcfed.sets.kernels import INSIDE, LEFT, project_one
+from pcfed.compiler import U, address, entry, part
+from pcfed.losses.kernels import gradient, gradient_at, room_type, source_type
+from pcfed.sets.kernels import INSIDE, LEFT, project, project_at
 
 PIECE = U(1024)
 
 _tuple: Any = types.Tuple
-_exact = numba.njit(fastmath=False, nogil=True, error_model="numpy")
+_exact = part()
 
 
 @_exact
@@ -64,10 +64,9 @@ def _descend(
 
 
 @_exact
-def _row(rows: Array, i: int) -> Array:
-    """Return the row of agent i, or the one that all share."""
-    row: Array = rows[0 if rows.shape[0] == 1 else i]
-    return row
+def _of(i: int, rows: Array) -> int:
+    """Return the place of the row of agent i, or of the one that all share."""
+    return 0 if rows.shape[0] == 1 else i
 
 
 @_exact
@@ -75,30 +74,39 @@ def _descend_rows(
     y: Array, g: Array, p: Array, x: Array, c: Array, gamma: Any, rho: Any, prox: Any
 ) -> None:
     for i in range(y.shape[0]):
-        _descend(y[i], g[i], p[i], _row(x, i), _row(c, i), gamma, rho, prox)
+        _descend(y[i], g[i], p[i], x[_of(i, x)], c[_of(i, c)], gamma, rho, prox)
 
 
 @_exact
 def _descend_all(
-    y: Array, x: Array, c: Array, gamma: Any, rho: Any, prox: Any, source: Any, targets: Any
+    calls: Any,
+    y: Array,
+    x: Array,
+    c: Array,
+    gamma: Any,
+    rho: Any,
+    prox: Any,
+    source: Any,
+    targets: Any,
+    room: Any,
+    rows: Array,
 ) -> bool:
     """Take all steps of all agents, one agent after the other; stop if a point can't be projected.
 
     What an agent works on stays in the cache from its first step to its last.
     """
-    batches, (fold, totals, slack, thetas) = source[2], targets
-    g, p = np.empty(y.shape[1], y.dtype), np.empty(y.shape[1], y.dtype)
-    room = room_for(source, y)
+    gradient, project = calls
+    batches, (fold, totals, slack, thetas), g, p = source[2], targets, rows[0], rows[1]
     for i in range(y.shape[0]):
         for step in range(batches.shape[0]):
-            gradient_one(y[i], source, step, i, room, g)
+            gradient_at(gradient, y[i], source, step, i, room, g)
             status = INSIDE
             if rho != 0:
-                status, thetas[i] = project_one(y[i], fold, totals[i], slack, thetas[i], p)
+                status, thetas[i] = project_at(project, y[i], fold, totals[i], slack, thetas[i], p)
                 if status == LEFT:
                     return False
             near = y[i] if status == INSIDE else p
-            _descend(y[i], g, near, _row(x, i), _row(c, i), gamma, rho, prox)
+            _descend(y[i], g, near, x[_of(i, x)], c[_of(i, c)], gamma, rho, prox)
     return True
 
 
@@ -157,12 +165,15 @@ def _advance_own_corrected(
 
 
 @_exact
-def _place(i: int, blocks: Any, fix: Any, k: Any, x: Array, y: Array) -> None:
-    """Write the own block of row i to x, and with corrections the point y that is projected."""
+def _place(i: int, r: int, blocks: Any, fix: Any, k: Any, x: Array, y: Array) -> None:
+    """Write the own block of agent i to x, and with corrections the point y that is projected.
+
+    Its z and x0 are in row r.
+    """
     v, u, _, x0, _ = blocks
     begin, n = U(0), U(x.size)
-    _place_own(begin, n, x, x0[i], v[i], u[i])
-    if fix[0].shape[0] > 0:
+    _place_own(begin, n, x, x0[r], v[i], u[i])
+    if fix is not None:
         _, _, offset, own_shift, _ = fix
         _subtract_scaled(begin, n, x, k, own_shift[i])
         _sum(begin, n, y, x, offset[i])
@@ -170,13 +181,25 @@ def _place(i: int, blocks: Any, fix: Any, k: Any, x: Array, y: Array) -> None:
 
 @_exact
 def _advance(
-    i: int, blocks: Any, fix: Any, facts: Any, k: Any, g: Array, x: Array, y: Array, p: Array
+    i: int,
+    r: int,
+    blocks: Any,
+    fix: Any,
+    facts: Any,
+    k: Any,
+    g: Array,
+    x: Array,
+    y: Array,
+    p: Array,
 ) -> None:
-    """Take the step of row i, from its gradient, its own block, the point y and its projection."""
-    v, u, z, z0 = blocks[0][i], blocks[1][i], blocks[2][i], blocks[4]
+    """Take the step of agent i, from its gradient, own block, the point y and its projection.
+
+    Its z is in row r.
+    """
+    v, u, z, z0 = blocks[0][i], blocks[1][i], blocks[2][r], blocks[4]
     sigmas, gamma, rho, share = facts
     own_facts, n = (sigmas[i, 0], gamma, rho, share), U(v.size)
-    if fix[0].shape[0] > 0:
+    if fix is not None:
         every, own, mean_shift = fix[0][i], fix[1][i], fix[4]
         taken = k + v.dtype.type(1)
         for start in range(U(0), n, PIECE):
@@ -196,7 +219,7 @@ def _advance(
 @_exact
 def _place_rows(blocks: Any, fix: Any, facts: Any, k: Any, x: Array, y: Array) -> None:
     for i in range(x.shape[0]):
-        _place(i, blocks, fix, k, x[i], y[i])
+        _place(i, i, blocks, fix, k, x[i], y[i])
 
 
 @_exact
@@ -204,37 +227,39 @@ def _advance_rows(
     blocks: Any, fix: Any, facts: Any, k: Any, g: Array, x: Array, y: Array, p: Array
 ) -> None:
     for i in range(g.shape[0]):
-        _advance(i, blocks, fix, facts, k, g[i], x[i], y[i], p[i])
+        _advance(i, i, blocks, fix, facts, k, g[i], x[i], y[i], p[i])
 
 
 @_exact
 def _step_rows(
-    blocks: Any, fix: Any, facts: Any, k: Any, g: Array, targets: Any, room: Array
+    project: int, blocks: Any, fix: Any, facts: Any, k: Any, g: Array, targets: Any, rows: Array
 ) -> int:
     """Project and step, row by row; return how many were done before one was left to NumPy."""
     fold, totals, slack, thetas = targets
-    x, p = room[0], room[1]
-    y = room[room.shape[0] - 1 if fix[0].shape[0] > 0 else 0]
+    x, p = rows[0], rows[1]
+    y = rows[2 if fix is not None else 0]
     for i in range(g.shape[0]):
-        _place(i, blocks, fix, k, x, y)
-        status, thetas[i] = project_one(y, fold, totals[i], slack, thetas[i], p)
+        _place(i, i, blocks, fix, k, x, y)
+        status, thetas[i] = project_at(project, y, fold, totals[i], slack, thetas[i], p)
         if status == LEFT:
             return i
-        _advance(i, blocks, fix, facts, k, g[i], x, y, y if status == INSIDE else p)
+        _advance(i, i, blocks, fix, facts, k, g[i], x, y, y if status == INSIDE else p)
     return int(g.shape[0])
 
 
 @_exact
-def _begin(blocks: Any, center: Array, offset: Array) -> None:
-    """Write the blocks of one agent before its first step."""
+def _begin(i: int, blocks: Any, center: Array, offset: Array) -> None:
+    """Write the blocks of agent i before its first step; its z and x0 are in row 0."""
     v, u, z, x0, z0 = blocks
-    v[:], u[:], z[0] = 0, 0, z0
     for j in range(U(center.size)):
+        v[i, j] = u[i, j] = 0
+        z[0, j] = z0[j]
         x0[0, j] = center[j] + offset[j]
 
 
 @_exact
 def _advance_all(
+    calls: Any,
     v: Array,
     u: Array,
     z0: Array,
@@ -244,32 +269,29 @@ def _advance_all(
     facts: Any,
     source: Any,
     targets: Any,
+    room: Any,
+    rows: Array,
 ) -> bool:
     """Take all steps of all agents, one agent after the other; stop if a point can't be projected.
 
     What an agent works on stays in the cache from its first step to its last, and z and x0 are kept
     for one agent only.
     """
+    gradient, project = calls
     batches, (fold, totals, slack, thetas) = source[2], targets
-    every, own, offset, own_shift, mean_shift = fix
-    sigmas, gamma, rho, share = facts
-    rows = np.empty((6, v.shape[1]), v.dtype)
-    g, x, p, z, x0 = rows[0], rows[1], rows[2], rows[3:4], rows[4:5]
-    y = rows[5 if every.shape[0] > 0 else 1]
-    room = room_for(source, v)
+    g, x, p = rows[0], rows[1], rows[2]
+    y = rows[5 if fix is not None else 1]
+    blocks = (v, u, rows[3:4], rows[4:5], z0)
     for i in range(v.shape[0]):
-        row = slice(i, i + 1)
-        blocks, its = (v[row], u[row], z, x0, z0), (sigmas[row], gamma, rho, share)
-        mended = (every[row], own[row], offset[row], own_shift[row], mean_shift)
-        _begin(blocks, center, offsets[i])
+        _begin(i, blocks, center, offsets[i])
         for step in range(batches.shape[0]):
             k = v.dtype.type(step)
-            gradient_one(z[0], source, step, i, room, g)
-            _place(0, blocks, mended, k, x, y)
-            status, thetas[i] = project_one(y, fold, totals[i], slack, thetas[i], p)
+            gradient_at(gradient, rows[3], source, step, i, room, g)
+            _place(i, 0, blocks, fix, k, x, y)
+            status, thetas[i] = project_at(project, y, fold, totals[i], slack, thetas[i], p)
             if status == LEFT:
                 return False
-            _advance(0, blocks, mended, its, k, g, x, y, y if status == INSIDE else p)
+            _advance(i, 0, blocks, fix, facts, k, g, x, y, y if status == INSIDE else p)
     return True
 
 
@@ -290,8 +312,11 @@ def _add_quotient(rows: Array, update: Array, m: float) -> None:
 
 
 # -- entry points ---------------------------------------------------------------------------------
+#
+# ``fixed`` is whether there are corrections: what only they need is not compiled without them.
 
 _reals = types.Array(types.float64, 1, "C")
+_CALLS = _tuple((types.intp, types.intp))
 TARGETS = _tuple((types.boolean, _reals, types.float64, _reals))
 
 
@@ -304,43 +329,62 @@ def descend_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
 
 
 @cache
-def descend_all(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
-    """Return ``_descend_all``, compiled for parameters and features of these dtypes."""
+def descend_all(
+    dtype: np.dtype[Any], features: np.dtype[Any], *, projects: bool
+) -> Callable[..., bool]:
+    """Return ``_descend_all``, compiled for parameters and features of these dtypes.
+
+    Without a penalty nothing ``projects``, and no projection need be compiled.
+    """
+    return partial(_all_descents(dtype, features), _calls(dtype, features, projects=projects))
+
+
+@cache
+def _all_descents(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
     number = numba.from_dtype(dtype)
     read, write = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
-    data = (source_type(dtype, features), TARGETS)
-    return entry(_descend_all, (write, read, read, number, number, number, *data))
+    data = (source_type(dtype, features), TARGETS, room_type(number), write)
+    return entry(_descend_all, (_CALLS, write, read, read, number, number, number, *data))
 
 
 @cache
-def advance_all(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
+def advance_all(
+    dtype: np.dtype[Any], features: np.dtype[Any], *, fixed: bool
+) -> Callable[..., bool]:
     """Return ``_advance_all``, compiled for parameters and features of these dtypes."""
-    rows, _, _, fix, facts = _types(dtype)
-    vector, offsets = types.Array(rows.dtype, 1, "C"), types.Array(types.float64, 2, "C")
-    start = (vector, _reals, offsets)
-    read = (source_type(dtype, features), TARGETS)
-    return entry(_advance_all, (rows, rows, *start, fix, facts, *read))
+    rows, number, _, fix, facts = _types(dtype, fixed)
+    vector, offsets = types.Array(number, 1, "C"), types.Array(types.float64, 2, "C")
+    blocks = (rows, rows, vector, _reals, offsets)
+    data = (source_type(dtype, features), TARGETS, room_type(number), rows)
+    steps = entry(_advance_all, (_CALLS, *blocks, fix, facts, *data))
+    return partial(steps, _calls(dtype, features, projects=True))
+
+
+def _calls(dtype: np.dtype[Any], features: np.dtype[Any], *, projects: bool) -> tuple[int, int]:
+    """Return the addresses of what a loop calls."""
+    return address(gradient(dtype, features)), address(project(dtype)) if projects else 0
 
 
 @cache
-def place_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
+def place_rows(dtype: np.dtype[Any], *, fixed: bool) -> Callable[..., None]:
     """Return ``_place_rows``, compiled for one dtype."""
-    rows, number, blocks, fix, facts = _types(dtype)
+    rows, number, blocks, fix, facts = _types(dtype, fixed)
     return entry(_place_rows, (blocks, fix, facts, number, rows, rows))
 
 
 @cache
-def advance_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
+def advance_rows(dtype: np.dtype[Any], *, fixed: bool) -> Callable[..., None]:
     """Return ``_advance_rows``, compiled for one dtype."""
-    rows, number, blocks, fix, facts = _types(dtype)
+    rows, number, blocks, fix, facts = _types(dtype, fixed)
     return entry(_advance_rows, (blocks, fix, facts, number, rows, rows, rows, rows))
 
 
 @cache
-def step_rows(dtype: np.dtype[Any]) -> Callable[..., int]:
+def step_rows(dtype: np.dtype[Any], *, fixed: bool) -> Callable[..., int]:
     """Return ``_step_rows``, compiled for one dtype."""
-    rows, number, blocks, fix, facts = _types(dtype)
-    return entry(_step_rows, (blocks, fix, facts, number, rows, TARGETS, rows))
+    rows, number, blocks, fix, facts = _types(dtype, fixed)
+    steps = entry(_step_rows, (types.intp, blocks, fix, facts, number, rows, TARGETS, rows))
+    return partial(steps, address(project(dtype)))
 
 
 @cache
@@ -357,11 +401,11 @@ def add_quotient(dtype: np.dtype[Any]) -> Callable[..., None]:
     return entry(_add_quotient, (types.Array(types.float64, 2, "C"), update, types.float64))
 
 
-def _types(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the types of rows, numbers, blocks, corrections and facts."""
+def _types(dtype: np.dtype[Any], fixed: bool) -> tuple[Any, ...]:
+    """Return the types of rows, numbers, blocks, corrections (or None) and facts."""
     number = numba.from_dtype(dtype)
     rows, vector = types.Array(number, 2, "C"), types.Array(number, 1, "C")
     blocks = _tuple((rows, rows, rows, rows, vector))
-    fix = _tuple((rows, rows, rows, rows, vector))
+    fix = _tuple((rows, rows, rows, rows, vector)) if fixed else types.none
     facts = _tuple((rows, number, number, number))
     return rows, number, blocks, fix, facts

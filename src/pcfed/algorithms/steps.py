@@ -12,7 +12,7 @@ import numpy as np
 
 from pcfed import compiler
 from pcfed.algorithms.work import Work
-from pcfed.arrays import Array, Float64Array
+from pcfed.arrays import Array, Float64Array, empty
 from pcfed.sets.rows import Targets
 
 Numbers = tuple[Any, Any, Any]
@@ -83,13 +83,14 @@ def descend_all(work: Work, y: Array, x: Array, terms: Terms) -> bool:
     targets = work.sets.targets(y.dtype) if terms.penalty else NO_TARGETS
     if kernels is None or targets is None or not sources:
         return False
+    rows = empty((2, y.shape[1]), y.dtype)
     for run, source in sources:
         start, change = (
             rows if len(rows) == 1 else rows[run] for rows in (x, terms.change(y.dtype))
         )
-        steps = kernels.descend_all(*source.kernel)
-        numbers = terms.numbers(y.dtype)
-        if not steps(y[run], start, change, *numbers, tuple(source), targets.of(run)):
+        steps = kernels.descend_all(*source.kernel, projects=terms.penalty != 0)
+        blocks = (y[run], start, change, *terms.numbers(y.dtype))
+        if not steps(*blocks, tuple(source), targets.of(run), source.room(), rows):
             return False
     if terms.penalty:
         work.sets.remember(targets.thresholds)
@@ -231,10 +232,12 @@ class Blocks:
         sources, targets = work.sources(), work.sets.targets(self.v.dtype)
         if kernels is None or targets is None or not sources:
             return False
+        rows = empty((5 if self.fix is None else 6, len(self.z0)), self.v.dtype)
         for run, source in sources:
             blocks = (self.v[run], self.u[run], self.z0, self.center, self.offsets[run])
-            steps = kernels.advance_all(*source.kernel)
-            if not steps(*blocks, *self._facts(run, numbers), tuple(source), targets.of(run)):
+            steps = kernels.advance_all(*source.kernel, fixed=self.fix is not None)
+            facts = self._facts(run, numbers)
+            if not steps(*blocks, *facts, tuple(source), targets.of(run), source.room(), rows):
                 return False
         work.sets.remember(targets.thresholds)
         return True
@@ -252,9 +255,11 @@ class Blocks:
         targets = self.work.sets.targets(g.dtype)
         if targets is None:
             return 0
-        room = np.empty((2 if self.fix is None else 3, g.shape[1]), g.dtype)
+        room = empty((2 if self.fix is None else 3, g.shape[1]), g.dtype)
         parts = self._parts(slice(None), numbers)
-        done: int = kernels.step_rows(g.dtype)(*parts, g, tuple(targets), room)
+        done: int = kernels.step_rows(g.dtype, fixed=self.fix is not None)(
+            *parts, g, tuple(targets), room
+        )
         self.work.sets.remember(targets.thresholds)
         return done
 
@@ -267,12 +272,14 @@ class Blocks:
         if kernels is None:
             self._place(*points)
         else:
-            kernels.place_rows(g.dtype)(*parts, *points)
+            kernels.place_rows(g.dtype, fixed=self.fix is not None)(*parts, *points)
         work.project(y[rows], out=p[rows], first=rows.start)
         if kernels is None:
             self._step(g, *points, p, *numbers)
         else:
-            kernels.advance_rows(g.dtype)(*parts, g[rows], *points, p[rows])
+            kernels.advance_rows(g.dtype, fixed=self.fix is not None)(
+                *parts, g[rows], *points, p[rows]
+            )
         work.release(x, y, p)
 
     def _place(self, x: Array, y: Array) -> None:
@@ -307,9 +314,9 @@ class Blocks:
         blocks = (self.v[rows], self.u[rows], self.z[rows], self.x0[rows], self.z0)
         return blocks, *self._facts(rows, numbers), self.v.dtype.type(self.taken)
 
-    def _facts(self, rows: slice, numbers: Numbers) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Return the corrections and the factors, of some rows."""
-        fixed: tuple[Array, ...] = (*(np.empty((0, 0), self.v.dtype),) * 4, self.z0)
-        if self.fix is not None:
-            fixed = (*(each[rows] for each in self.fix.rows), self.fix.mean_shift)
-        return fixed, (self.work.coupling[rows], *numbers)
+    def _facts(self, rows: slice, numbers: Numbers) -> tuple[tuple[Any, ...] | None, Any]:
+        """Return the corrections, if any, and the factors, of some rows."""
+        fix, factors = self.fix, (self.work.coupling[rows], *numbers)
+        if fix is None:
+            return None, factors
+        return (*(each[rows] for each in fix.rows), fix.mean_shift), factors

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pcfed.arrays import Array
+from pcfed.arrays import Array, empty
 from pcfed.losses.compiled import Source
 from pcfed.losses.stack import Stack
 from pcfed.problem import Agent
@@ -49,7 +49,7 @@ class Pool:
         try:
             array = self._free[kind].pop()
         except (KeyError, IndexError):
-            array = np.empty(shape, dtype)
+            array = empty(shape, dtype)
         self._lent[id(array)] = array
         return array
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed import compiler
-from pcfed.arrays import Array, Float64Array
+from pcfed.arrays import Array, Float64Array, empty
 from pcfed.losses.features import Index, is_sparse
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ SOFTMAX, LOGISTIC, SQUARES, OTHER = range(4)
 FEATURES = 2**22  # in a batch at most; beyond that BLAS may have threads to help it
 OUTPUTS = 16  # with more of them NumPy's products are as quick, but for
 SLOPES = 2000  # few samples: outputs × batch
+BLOCK = 2**16  # features of a block of samples, which is in the cache for its second use
+NEAR = 2**14  # numbers of four samples and of all rows of coefficients, in a near cache
 
 
 class Source(NamedTuple):
@@ -43,6 +45,16 @@ class Source(NamedTuple):
     def kernel(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
         """What a kernel must be compiled for: the dtypes of parameters and of features."""
         return self.facts[-1].dtype, self.features.dtype
+
+    def room(self) -> tuple[Array, Array, Array]:
+        """Return what a kernel works in: pieces of four samples, logits of one, slopes of many."""
+        outputs, columns, dtype = self.facts[1], self.features.shape[1], self.facts[-1].dtype
+        pieces = -(-columns * (outputs + 4) // NEAR)
+        width = min(columns, -(-(columns // pieces) // 16) * 16)
+        samples = -(-min(self.rows.shape[2], BLOCK // columns) // 4) * 4
+        shapes = (4, width), (outputs,), (outputs, max(samples, 4))
+        four, one, many = (empty(shape, dtype) for shape in shapes)
+        return four, one, many
 
 
 def takes(model: LinearModel, batch: int) -> bool:
@@ -77,7 +89,7 @@ def gradients(read: Source, x: Array, out: Array) -> None:
         In the dtype of the losses and in C order; they share no memory.
     """
     kernels: Any = compiler.kernels("pcfed.losses.kernels")
-    kernels.gradient_rows(*read.kernel)(x, tuple(read), out)
+    kernels.gradient_rows(*read.kernel)(x, tuple(read), read.room(), out)
 
 
 def gradient(model: LinearModel, x: Array, index: Index, out: Array) -> None:

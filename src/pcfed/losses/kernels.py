@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numba
@@ -22,18 +22,12 @@ from numba import types
 from numpy.typing import NDArray
 
 from pcfed.arrays import Array
-from pcfed.compiler import U, entry
+from pcfed.compiler import U, address, calling, entry, part
 from pcfed.losses.compiled import LOGISTIC, SOFTMAX
 
-BLOCK = 2**16
-"""Features of a block of samples, which is in the cache for its second use."""
-
-NEAR = 2**14
-"""Numbers that stay in a near cache: a piece of four samples and of all rows of W or G."""
-
 _tuple: Any = types.Tuple
-_products = numba.njit(fastmath={"reassoc", "contract", "nsz"}, nogil=True, error_model="numpy")
-_exact = numba.njit(fastmath=False, nogil=True, error_model="numpy")
+_products = part("reassoc", "contract", "nsz")
+_exact = part()
 
 
 @_exact
@@ -49,14 +43,13 @@ def _load(
 
 @_products
 def _add_logits(
-    t: Array, i: Any, four: Array, W: Array, k: Any, m: Any, first: Any, width: Any
+    t: Array, i: Any, k: Any, m: Any, four: Array, x: Array, row: Any, other: Any, width: Any
 ) -> None:
-    """Add the products of four samples with a piece of rows k and m of W to their logits."""
+    """Add the products of four samples with two pieces of x to their logits k and m."""
     a, b, c, d = U(0), U(1), U(2), U(3)
-    zero = W.dtype.type(0)
-    ak = bk = ck = dk = am = bm = cm = dm = zero
+    ak = bk = ck = dk = am = bm = cm = dm = x.dtype.type(0)
     for j in range(width):
-        v, w = W[k, first + j], W[m, first + j]
+        v, w = x[row + j], x[other + j]
         ak += four[a, j] * v
         bk += four[b, j] * v
         ck += four[c, j] * v
@@ -78,51 +71,42 @@ def _add_logits(
 
 @_products
 def _add_four(
-    G: Array, k: Any, m: Any, first: Any, width: Any, four: Array, R: Array, i: Any
+    g: Array, row: Any, other: Any, width: Any, four: Array, R: Array, i: Any, k: Any, m: Any
 ) -> None:
-    """Add four samples times their slopes to a piece of rows k and m of G."""
+    """Add four samples times their slopes k and m to two pieces of g."""
     a, b, c, d = U(0), U(1), U(2), U(3)
     ak, bk, ck, dk = R[k, i], R[k, i + b], R[k, i + c], R[k, i + d]
     if m == k:
         for j in range(width):
-            G[k, first + j] = (
-                G[k, first + j] + ak * four[a, j] + bk * four[b, j] + ck * four[c, j]
+            g[row + j] = (
+                g[row + j] + ak * four[a, j] + bk * four[b, j] + ck * four[c, j]
             ) + dk * four[d, j]
         return
     am, bm, cm, dm = R[m, i], R[m, i + b], R[m, i + c], R[m, i + d]
     for j in range(width):
         p, q, r, s = four[a, j], four[b, j], four[c, j], four[d, j]
-        G[k, first + j] = G[k, first + j] + ak * p + bk * q + ck * r + dk * s
-        G[m, first + j] = G[m, first + j] + am * p + bm * q + cm * r + dm * s
+        g[row + j] = g[row + j] + ak * p + bk * q + ck * r + dk * s
+        g[other + j] = g[other + j] + am * p + bm * q + cm * r + dm * s
 
 
 @_exact
-def _logits(
-    W: Array, features: NDArray[Any], rows: NDArray[np.intp], four: Array, t: Array
+def _multiply(
+    forth: bool, x: Array, g: Array, features: NDArray[Any], rows: NDArray[np.intp], room: Any
 ) -> None:
-    """Write W φ of every sample, (outputs, samples)."""
-    outputs, columns = U(W.shape[0]), U(W.shape[1])
-    t[:] = 0
+    """Add W φ of every sample to its logits, where x begins with W; or, back, R φᵀ to g."""
+    (four, _, R), columns = room, U(features.shape[1])
+    outputs = U(R.shape[0])
     for first in range(U(0), columns, U(four.shape[1])):
         width = min(U(four.shape[1]), columns - first)
         for i in range(U(0), U(rows.size), U(4)):
             _load(four, features, rows, i, first, width)
             for k in range(U(0), outputs, U(2)):
-                _add_logits(t, i, four, W, k, min(k + U(1), outputs - U(1)), first, width)
-
-
-@_exact
-def _add_products(
-    G: Array, features: NDArray[Any], rows: NDArray[np.intp], four: Array, R: Array
-) -> None:
-    """Add slopes ⊗ features of every sample to G."""
-    outputs, columns = U(G.shape[0]), U(G.shape[1])
-    for first in range(U(0), columns, U(four.shape[1])):
-        width = min(U(four.shape[1]), columns - first)
-        for i in range(U(0), U(rows.size), U(4)):
-            _load(four, features, rows, i, first, width)
-            for k in range(U(0), outputs, U(2)):
-                _add_four(G, k, min(k + U(1), outputs - U(1)), first, width, four, R, i)
+                m = min(k + U(1), outputs - U(1))
+                row, other = k * columns + first, m * columns + first
+                if forth:
+                    _add_logits(R, i, k, m, four, x, row, other, width)
+                else:
+                    _add_four(g, row, other, width, four, R, i, k, m)
 
 
 @_exact
@@ -149,54 +133,63 @@ def _slopes(kind: int, t: Array, target: float) -> None:
 
 @_exact
 def gradient_one(x: Array, source: Any, step: int, agent: int, room: Any, g: Array) -> None:
-    """Write the gradient of one agent at x, on its batch of a step; ``room`` is of `room_for`."""
+    """Write the gradient of one agent at x, on its batch of a step; ``room`` is the source's."""
     features, targets, batches, (kind, outputs, intercept, scale, l2) = source
-    four, t, R = room
-    batch, size = batches[step, agent], outputs * features.shape[1]
-    W, G = x[:size].reshape(outputs, -1), g[:size].reshape(outputs, -1)
+    (_, t, R), batch, size = room, batches[step, agent], outputs * features.shape[1]
     share = x.dtype.type(1 / batch.size)
-    g[:] = 0
+    for j in range(g.size):
+        g[j] = 0
     for start in range(0, batch.size, R.shape[1]):
         rows = batch[start : start + R.shape[1]]
-        _logits(W, features, rows, four, R)
-        for i in range(rows.size):
-            for k in range(outputs):
-                t[k] = R[k, i] * scale
-                if intercept:
-                    t[k] += x[size + k]
-            _slopes(kind, t, targets[rows[i]])
-            for k in range(outputs):
-                t[k] *= share
-                if intercept:
-                    g[size + k] += t[k]
-                R[k, i] = t[k] * scale
-        R[:, rows.size :] = 0
-        _add_products(G, features, rows, four, R)
+        for k in range(outputs):
+            for i in range(R.shape[1]):
+                R[k, i] = 0
+        for forth in (True, False):
+            _multiply(forth, x, g, features, rows, room)
+            if forth:
+                for i in range(rows.size):
+                    for k in range(outputs):
+                        t[k] = R[k, i] * scale
+                        if intercept:
+                            t[k] += x[size + k]
+                    _slopes(kind, t, targets[rows[i]])
+                    for k in range(outputs):
+                        t[k] *= share
+                        if intercept:
+                            g[size + k] += t[k]
+                        R[k, i] = t[k] * scale
+                for k in range(outputs):
+                    for i in range(rows.size, R.shape[1]):
+                        R[k, i] = 0
     if l2 != 0:
         for j in range(size):
             g[j] += l2 * x[j]
 
 
-@_exact
-def room_for(source: Any, like: Array) -> Any:
-    """Return the arrays that ``gradient_one`` works in."""
-    features, _, batches, (_, outputs, _, _, _) = source
-    columns = features.shape[1]
-    pieces = -(-columns * (outputs + 4) // NEAR)
-    width = min(columns, (columns // pieces + 15) // 16 * 16)
-    samples = (min(batches.shape[2], BLOCK // columns) + 3) // 4 * 4
-    four, t = np.empty((4, width), like.dtype), np.empty(outputs, like.dtype)
-    return four, t, np.empty((outputs, max(samples, 4)), like.dtype)
-
-
-@_exact
-def _gradient_rows(x: Array, source: Any, out: Array) -> None:
-    room = room_for(source, out)
-    for i in range(x.shape[0]):
-        gradient_one(x[i], source, 0, i, room, out[i])
-
-
 # -- entry points ---------------------------------------------------------------------------------
+
+
+def _signature(x: Any, source: Any, *_: Any) -> Any:
+    """Return the signature of ``gradient_one`` for numbers like those of x, and a source."""
+    read, write = types.Array(x.dtype, 1, "C", readonly=True), types.Array(x.dtype, 1, "C")
+    return types.void(read, source, types.intp, types.intp, room_type(x.dtype), write)
+
+
+gradient_at = calling(_signature)
+"""``gradient_one`` for compiled loops, which get its address."""
+
+
+@_exact
+def _gradient_rows(gradient: int, x: Array, source: Any, room: Any, out: Array) -> None:
+    for i in range(x.shape[0]):
+        gradient_at(gradient, x[i], source, 0, i, room, out[i])
+
+
+@cache
+def gradient(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., None]:
+    """Return ``gradient_one``, compiled for parameters and features of these dtypes."""
+    x = types.Array(numba.from_dtype(dtype), 1, "C")
+    return entry(gradient_one, _signature(x, source_type(dtype, features)))
 
 
 @cache
@@ -204,7 +197,9 @@ def gradient_rows(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[...
     """Return ``_gradient_rows``, compiled for parameters and features of these dtypes."""
     number = numba.from_dtype(dtype)
     x, out = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
-    return entry(_gradient_rows, (x, source_type(dtype, features), out))
+    data = (source_type(dtype, features), room_type(number))
+    rows = entry(_gradient_rows, (types.intp, x, *data, out))
+    return partial(rows, address(gradient(dtype, features)))
 
 
 def source_type(dtype: np.dtype[Any], features: np.dtype[Any]) -> Any:
@@ -215,3 +210,9 @@ def source_type(dtype: np.dtype[Any], features: np.dtype[Any]) -> Any:
     rows = types.Array(types.intp, 3, "C", readonly=True)
     facts = _tuple((types.intp, types.intp, types.boolean, number, number))
     return _tuple((matrix, targets, rows, facts))
+
+
+def room_type(number: Any) -> Any:
+    """Return the type of the room of a ``Source``."""
+    matrix, vector = types.Array(number, 2, "C"), types.Array(number, 1, "C")
+    return _tuple((matrix, vector, matrix))

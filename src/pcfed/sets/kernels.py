@@ -25,16 +25,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
-from numba.extending import overload
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.compiler import entry
+from pcfed.compiler import address, calling, entry, intrinsic, part
 
 Pair = tuple[float, float]
 DONE, INSIDE, LEFT = 0, 1, 2
@@ -51,30 +50,42 @@ SURE = 0.05  # θ is good enough if (numbers between it and the last one)³ is b
 FEW, LARGE = 0.3, 2**21  # copying pays off below this share; of float32 above this many numbers
 PIECE = 1024  # numbers whose rough sums are taken in their own precision
 
-# Additions may be reordered: that makes vector instructions of a loop.
-_loop = numba.njit(fastmath={"reassoc", "nsz"}, nogil=True, error_model="numpy")
-# Operations are done as they are written. Unsaid, this would be taken over from the caller.
-_exact = numba.njit(fastmath=False, nogil=True, error_model="numpy")
+_loop = part("reassoc", "nsz")  # additions may be reordered: that makes vector instructions of it
+_exact = part()
+
+_tuple: Any = types.Tuple
+_integers: Any = {types.float32: types.uint32, types.float64: types.uint64}
 
 
 # -- passes over the numbers ----------------------------------------------------------------------
 
 
-def _bits(x: Array) -> Any:
-    """Return the numbers as integers of their width."""
-    return x.view(f"u{x.itemsize}")
+def _same_bits(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return builder.bitcast(args[0], context.get_value_type(signature.return_type))
 
 
-@overload(_bits, strict=False)
-def _compiled_bits(x: Any) -> Callable[[Array], Any]:
-    kind = np.uint32 if x.dtype.bitwidth == 32 else np.uint64
-    return lambda x: x.view(kind)
+@intrinsic
+def _integer(_: Any, x: Any) -> Any:
+    """Return the type of integers that are as wide as the numbers of x."""
+    return types.NumberClass(_integers[x.dtype])(x), lambda context, *_: context.get_dummy_value()
+
+
+@intrinsic
+def _bits(_: Any, v: Any) -> Any:
+    """Return the integer that has the bits of a number."""
+    return _integers[v](v), _same_bits
+
+
+@intrinsic
+def _number(_: Any, q: Any) -> Any:
+    """Return the number that has the bits of an integer."""
+    return (types.float32 if q.bitwidth == 32 else types.float64)(q), _same_bits
 
 
 @_loop
 def _survey(x: Array, fold: bool, theta: float, aside: float) -> tuple[float, float, float, float]:
     """Return Σ |x|, f(θ), and how many numbers are at least θ and ``aside``, roughly."""
-    kind, whole = x.dtype.type, _bits(x).dtype.type
+    kind, whole = x.dtype.type, _integer(x)
     t, u, zero = kind(theta), kind(aside), kind(0.0)
     size = above = count = more = 0.0
     for start in range(0, x.size, PIECE):
@@ -98,7 +109,7 @@ def _survey(x: Array, fold: bool, theta: float, aside: float) -> tuple[float, fl
 @_loop
 def _rough_tail(x: Array, fold: bool, theta: float) -> Pair:
     """Return f(θ), and how many numbers are at least θ, roughly."""
-    kind, whole = x.dtype.type, _bits(x).dtype.type
+    kind, whole = x.dtype.type, _integer(x)
     t = kind(theta)
     above = count = 0.0
     for start in range(0, x.size, PIECE):
@@ -176,19 +187,17 @@ def _ordered(q: int, positive: int) -> int:
 @_loop
 def _neighbours(x: Array, fold: bool, theta: float, below: float) -> Pair:
     """Return the smallest number above θ or else inf, and the largest that is not or ``below``."""
-    bits, ends = _bits(x), np.empty(3, x.dtype)
-    kind, end = bits.dtype.type, _bits(ends)
+    kind = _integer(x)
     over = under = every = kind(~kind(0))  # how far from θ; beyond it distances wrap around
     positive = kind(every >> kind(1))
-    ends[0] = _rounded_down(theta, x)
-    t = kind(_ordered(end[0], positive))
-    for i in range(bits.size):
-        q = kind(bits[i] & positive if fold else _ordered(bits[i], positive))
+    t = kind(_ordered(_bits(_rounded_down(theta, x)), positive))
+    for i in range(x.size):
+        bits = _bits(x[i])
+        q = kind(bits & positive if fold else _ordered(bits, positive))
         over = min(over, kind(q - t - kind(1)))
         under = min(under, kind(t - q))
-    end[1] = _ordered(kind(t + over + kind(1)), positive)
-    end[2] = _ordered(kind(t - under), positive)
-    m, b = np.float64(ends[1]), np.float64(ends[2])
+    m = np.float64(_number(kind(_ordered(kind(t + over + kind(1)), positive))))
+    b = np.float64(_number(kind(_ordered(kind(t - under), positive))))
     return m if m > theta else np.inf, b if b <= theta else below
 
 
@@ -274,7 +283,8 @@ def _approach(
         if slope > 0.0:
             ahead = max(least, theta + 2.0 * (above - total) / (count + math.sqrt(slope)))
         steps = abs(ahead - theta) / width
-        if steps < 2.0 and ((between + 1.0) * steps) ** 3 < SURE * count**2:
+        few = (between + 1.0) * steps
+        if steps < 2.0 and few * few * few < SURE * count * count:
             return a, below, ahead
         if count < FEW * a.size and (x.itemsize == 8 or x.size > LARGE):
             below = max(below, least - error)
@@ -324,10 +334,9 @@ def _inside(x: Array, fold: bool, total: float, slack: float, size: float, grids
     margin = slack * total
     if abs(size - total) > margin + _roughness(x) * size:
         return fold and size < total
-    high, low, _ = _careful_tail(x, True, 0.0, grids)
+    high, low, positive = _careful_tail(x, fold, 0.0, grids)
     excess = (high - total) + low
-    exact = fold or (excess >= -margin and _rough_tail(x, False, 0.0)[1] == x.size)
-    return exact and excess <= margin
+    return excess <= margin and (fold or (excess >= -margin and positive == x.size))
 
 
 @_exact
@@ -362,30 +371,45 @@ def project_one(
     return DONE, m - t
 
 
+# -- entry points ---------------------------------------------------------------------------------
+
+
+def _signature(x: Any, *_: Any) -> Any:
+    """Return the signature of ``project_one`` for numbers like those of x."""
+    read, write = types.Array(x.dtype, 1, "C", readonly=True), types.Array(x.dtype, 1, "C")
+    real = types.float64
+    return _tuple((types.intp, real))(read, types.boolean, real, real, real, write)
+
+
+project_at = calling(_signature)
+"""``project_one`` for compiled loops, which get its address."""
+
+
 @_exact
 def _project_rows(
-    x: Array, fold: bool, totals: Float64Array, slack: float, thetas: Float64Array, out: Array
+    project: int,
+    x: Array,
+    fold: bool,
+    totals: Float64Array,
+    slack: float,
+    thetas: Float64Array,
+    out: Array,
 ) -> bool:
     """Project every row, update the thetas, and say whether no row was left to NumPy."""
     for i in range(x.shape[0]):
-        status, thetas[i] = project_one(x[i], fold, totals[i], slack, thetas[i], out[i])
+        status, thetas[i] = project_at(project, x[i], fold, totals[i], slack, thetas[i], out[i])
         if status == LEFT:
             return False
         if status == INSIDE:
-            out[i] = x[i]
+            for j in range(x.shape[1]):
+                out[i, j] = x[i, j]
     return True
-
-
-# -- entry points ---------------------------------------------------------------------------------
 
 
 @cache
 def project(dtype: np.dtype[Any]) -> Callable[..., tuple[int, float]]:
     """Return ``project_one``, compiled for one dtype."""
-    number = numba.from_dtype(dtype)
-    x, out = types.Array(number, 1, "C", readonly=True), types.Array(number, 1, "C")
-    real = types.float64
-    return entry(project_one, (x, types.boolean, real, real, real, out))
+    return entry(project_one, _signature(types.Array(numba.from_dtype(dtype), 1, "C")))
 
 
 @cache
@@ -395,4 +419,5 @@ def project_rows(dtype: np.dtype[Any]) -> Callable[..., bool]:
     x, out = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
     totals = types.Array(types.float64, 1, "C", readonly=True)
     thetas = types.Array(types.float64, 1, "C")
-    return entry(_project_rows, (x, types.boolean, totals, types.float64, thetas, out))
+    rows = entry(_project_rows, (types.intp, x, types.boolean, totals, types.float64, thetas, out))
+    return partial(rows, address(project(dtype)))
