@@ -100,14 +100,12 @@ def calling(signature: Callable[..., Any]) -> Any:
 
     def call(context: Any, builder: Any, given: Any, args: Any) -> Any:
         start, packed = args
-        own = given.args[1].types
-        wanted = signature(*own)
-        of = wanted.return_type, wanted.args
-        convention = context.call_conv
-        code = builder.inttoptr(start, convention.get_function_type(*of).as_pointer())
-        each = zip(cgutils.unpack_tuple(builder, packed), own, wanted.args, strict=True)
-        values = [context.cast(builder, *one) for one in each]
-        status, result = convention.call_function(builder, code, *of, values)
+        have, called, convention = given.args[1], signature(*given.args[1]), context.call_conv
+        to = called.return_type, called.args
+        code = builder.inttoptr(start, convention.get_function_type(*to).as_pointer())
+        each = zip(cgutils.unpack_tuple(builder, packed), have, called.args, strict=True)
+        values = [context.cast(builder, value, was, wanted) for value, was, wanted in each]
+        status, result = convention.call_function(builder, code, *to, values)
         with cgutils.if_unlikely(builder, status.is_error):
             convention.return_status_propagate(builder, status)
         return result
