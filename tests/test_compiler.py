@@ -95,7 +95,7 @@ def test_machine_code_is_as_old_as_the_source_of_all_kernels(kernels, tmp_path):
     assert stamp() != compiler._stamp()
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 7), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 7), (2, 3, 4), (300, 1000)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_arrays_to_work_in_begin_with_a_line_of_the_cache(shape, dtype):
     for _ in range(20):
