@@ -21,7 +21,7 @@ from numba import types
 from pcfed.arrays import Array
 from pcfed.compiler import U, address, entry, part
 from pcfed.losses.kernels import gradient, gradient_at, room_type, source_type
-from pcfed.sets.kernels import INSIDE, LEFT, project, project_at
+from pcfed.sets.kernels import INSIDE, LEFT, TARGETS, project, project_at
 
 PIECE = U(1024)
 
@@ -79,27 +79,17 @@ def _descend_rows(
 
 @_exact
 def _descend_all(
-    calls: Any,
-    y: Array,
-    x: Array,
-    c: Array,
-    gamma: Any,
-    rho: Any,
-    prox: Any,
-    source: Any,
-    targets: Any,
-    room: Any,
-    rows: Array,
+    calls: Any, y: Array, x: Array, c: Array, terms: Any, source: Any, targets: Any, room: Any
 ) -> bool:
     """Take all steps of all agents, one agent after the other; stop if a point can't be projected.
 
     What an agent works on stays in the cache from its first step to its last.
     """
-    gradient, project = calls
+    (gradient, project), (gamma, rho, prox), (samples, rows) = calls, terms, room
     batches, (fold, totals, slack, thetas), g, p = source[2], targets, rows[0], rows[1]
     for i in range(y.shape[0]):
         for step in range(batches.shape[0]):
-            gradient_at(gradient, y[i], source, step, i, room, g)
+            gradient_at(gradient, y[i], source, step, i, samples, g)
             status = INSIDE
             if rho != 0:
                 status, thetas[i] = project_at(project, y[i], fold, totals[i], slack, thetas[i], p)
@@ -259,25 +249,14 @@ def _begin(i: int, blocks: Any, center: Array, offset: Array) -> None:
 
 @_exact
 def _advance_all(
-    calls: Any,
-    v: Array,
-    u: Array,
-    z0: Array,
-    center: Array,
-    offsets: Array,
-    fix: Any,
-    facts: Any,
-    source: Any,
-    targets: Any,
-    room: Any,
-    rows: Array,
+    calls: Any, start: Any, fix: Any, facts: Any, source: Any, targets: Any, room: Any
 ) -> bool:
     """Take all steps of all agents, one agent after the other; stop if a point can't be projected.
 
     What an agent works on stays in the cache from its first step to its last, and z and x0 are kept
     for one agent only.
     """
-    gradient, project = calls
+    (gradient, project), (v, u, z0, center, offsets), (samples, rows) = calls, start, room
     batches, (fold, totals, slack, thetas) = source[2], targets
     g, x, p = rows[0], rows[1], rows[2]
     y = rows[5 if fix is not None else 1]
@@ -286,7 +265,7 @@ def _advance_all(
         _begin(i, blocks, center, offsets[i])
         for step in range(batches.shape[0]):
             k = v.dtype.type(step)
-            gradient_at(gradient, rows[3], source, step, i, room, g)
+            gradient_at(gradient, rows[3], source, step, i, samples, g)
             _place(i, 0, blocks, fix, k, x, y)
             status, thetas[i] = project_at(project, y, fold, totals[i], slack, thetas[i], p)
             if status == LEFT:
@@ -317,7 +296,6 @@ def _add_quotient(rows: Array, update: Array, m: float) -> None:
 
 _reals = types.Array(types.float64, 1, "C")
 _CALLS = _tuple((types.intp, types.intp))
-TARGETS = _tuple((types.boolean, _reals, types.float64, _reals))
 
 
 @cache
@@ -343,8 +321,9 @@ def descend_all(
 def _all_descents(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
     number = numba.from_dtype(dtype)
     read, write = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
-    data = (source_type(dtype, features), TARGETS, room_type(number), write)
-    return entry(_descend_all, (_CALLS, write, read, read, number, number, number, *data))
+    terms, room = _tuple((number, number, number)), _tuple((room_type(number), write))
+    data = (source_type(dtype, features), TARGETS, room)
+    return entry(_descend_all, (_CALLS, write, read, read, terms, *data))
 
 
 @cache
@@ -354,9 +333,9 @@ def advance_all(
     """Return ``_advance_all``, compiled for parameters and features of these dtypes."""
     rows, number, _, fix, facts = _types(dtype, fixed)
     vector, offsets = types.Array(number, 1, "C"), types.Array(types.float64, 2, "C")
-    blocks = (rows, rows, vector, _reals, offsets)
-    data = (source_type(dtype, features), TARGETS, room_type(number), rows)
-    steps = entry(_advance_all, (_CALLS, *blocks, fix, facts, *data))
+    start, room = (rows, rows, vector, _reals, offsets), (room_type(number), rows)
+    data = (source_type(dtype, features), TARGETS, _tuple(room))
+    steps = entry(_advance_all, (_CALLS, _tuple(start), fix, facts, *data))
     return partial(steps, _calls(dtype, features, projects=True))
 
 

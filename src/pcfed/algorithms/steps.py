@@ -12,11 +12,11 @@ import numpy as np
 
 from pcfed import compiler
 from pcfed.algorithms.work import Work
-from pcfed.arrays import Array, Float64Array, empty
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets.rows import Targets
 
 Numbers = tuple[Any, Any, Any]
-"""γ, ρ and 1/m, in the dtype of the steps."""
+"""γ, ρ and 1/m or FedProx's μ, in the dtype of the steps."""
 
 NO_TARGETS = Targets(fold=False, totals=np.empty(0), slack=0.0, thresholds=np.empty(0))
 """For steps without projections."""
@@ -34,9 +34,9 @@ class Terms(NamedTuple):
     correction: Array | None
     """SCAFFOLD's difference of control variates, (agents, n)."""
 
-    def numbers(self, dtype: np.dtype[Any]) -> list[Any]:
-        """Return the three factors in a dtype."""
-        return [dtype.type(each) for each in (self.step, self.penalty, self.prox)]
+    def numbers(self, dtype: np.dtype[Any]) -> Numbers:
+        """Return γ, ρ and μ in a dtype."""
+        return dtype.type(self.step), dtype.type(self.penalty), dtype.type(self.prox)
 
     def change(self, dtype: np.dtype[Any]) -> Array:
         """Return the correction as kernels want it: a row for all, with nothing in it, if none."""
@@ -83,15 +83,16 @@ def descend_all(work: Work, y: Array, x: Array, terms: Terms) -> bool:
     targets = work.sets.targets(y.dtype) if terms.penalty else NO_TARGETS
     if kernels is None or targets is None or not sources:
         return False
-    rows = empty((2, y.shape[1]), y.dtype)
+    rows = work.room(2)
     for run, source in sources:
         start, change = (
             rows if len(rows) == 1 else rows[run] for rows in (x, terms.change(y.dtype))
         )
         steps = kernels.descend_all(*source.kernel, projects=terms.penalty != 0)
-        blocks = (y[run], start, change, *terms.numbers(y.dtype))
-        if not steps(*blocks, tuple(source), targets.of(run), source.room(), rows):
+        numbers, room = terms.numbers(y.dtype), (source.room(), rows)
+        if not steps(y[run], start, change, numbers, tuple(source), targets.of(run), room):
             return False
+    work.release(rows)
     if terms.penalty:
         work.sets.remember(targets.thresholds)
     return True
@@ -232,13 +233,14 @@ class Blocks:
         sources, targets = work.sources(), work.sets.targets(self.v.dtype)
         if kernels is None or targets is None or not sources:
             return False
-        rows = empty((5 if self.fix is None else 6, len(self.z0)), self.v.dtype)
+        rows = work.room(5 if self.fix is None else 6)
         for run, source in sources:
             blocks = (self.v[run], self.u[run], self.z0, self.center, self.offsets[run])
             steps = kernels.advance_all(*source.kernel, fixed=self.fix is not None)
-            facts = self._facts(run, numbers)
-            if not steps(*blocks, *facts, tuple(source), targets.of(run), source.room(), rows):
+            facts, room = self._facts(run, numbers), (source.room(), rows)
+            if not steps(blocks, *facts, tuple(source), targets.of(run), room):
                 return False
+        work.release(rows)
         work.sets.remember(targets.thresholds)
         return True
 
@@ -255,11 +257,12 @@ class Blocks:
         targets = self.work.sets.targets(g.dtype)
         if targets is None:
             return 0
-        room = empty((2 if self.fix is None else 3, g.shape[1]), g.dtype)
+        room = self.work.room(2 if self.fix is None else 3)
         parts = self._parts(slice(None), numbers)
         done: int = kernels.step_rows(g.dtype, fixed=self.fix is not None)(
             *parts, g, tuple(targets), room
         )
+        self.work.release(room)
         self.work.sets.remember(targets.thresholds)
         return done
 

@@ -135,6 +135,10 @@ class Work:
         shape = (len(self.agents), self.agents[0].loss.n)
         return self._pool.empty(shape, self.dtype if dtype is None else dtype)
 
+    def room(self, vectors: int) -> Array:
+        """Return an array of some vectors, for no agent in particular, with anything in it."""
+        return self._pool.empty((vectors, self.agents[0].loss.n), self.dtype)
+
     def rows(self, vectors: Array, dtype: DTypeLike | None = None) -> Array:
         """Return a row for each agent, converted, of a shared vector or of rows."""
         rows = self.empty(dtype)

@@ -85,10 +85,9 @@ def project_rows(
         hint.thresholds = thetas
     p = _room(x, out)
     kernel = kernels.project_rows(x.dtype)
-    totals = np.ascontiguousarray(totals)
-    if kernel(x, target.fold, totals, target.slack * EPS[x.dtype], thetas, p):
-        return p
-    return None
+    totals = np.require(totals, requirements=("C", "W"))
+    targets = (target.fold, totals, target.slack * EPS[x.dtype], thetas)
+    return p if kernel(x, targets, p) else None
 
 
 def usual(totals: Float64Array, dtype: np.dtype[Any]) -> bool:

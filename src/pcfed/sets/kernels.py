@@ -8,7 +8,6 @@ f(θ) = Σ max(a − θ, 0).
 a little smaller, too: that tells how dense they lie, and where f is τ if it is a parabola. Mostly
 one pass more is enough. Where passes are slow and few numbers are above θ, those are copied
 together, and the passes that follow see only them. At the end m is tested: f(m) < τ ≤ f(b) holds.
-
 Until then sums are rough: float32 numbers are added in float32, piece by piece, which is twice as
 quick. Only sums that decide, and the result, are taken in float64.
 
@@ -32,16 +31,14 @@ import numba
 import numpy as np
 from numba import types
 
-from pcfed.arrays import Array, Float64Array
+from pcfed.arrays import Array
 from pcfed.compiler import address, calling, entry, intrinsic, part
 
 Pair = tuple[float, float]
 DONE, INSIDE, LEFT = 0, 1, 2
 """What became of a point: written to ``out``, in the set, or left to NumPy, which may refuse it."""
 
-EPS = 2.0**-52
-HUGE = 1e100
-ROUNDS = 60
+EPS, HUGE, ROUNDS = 2.0**-52, 1e100, 60
 
 # By measurement, for 10^3 to 10^7 numbers:
 SAMPLE, CHUNK = 4096, 16  # numbers to guess θ from at most, and how many of them lie together
@@ -52,34 +49,27 @@ PIECE = 1024  # numbers whose rough sums are taken in their own precision
 
 _loop = part("reassoc", "nsz")  # additions may be reordered: that makes vector instructions of it
 _exact = part()
-
 _tuple: Any = types.Tuple
-_integers: Any = {types.float32: types.uint32, types.float64: types.uint64}
+_reals = types.Array(types.float64, 1, "C")
+TARGETS = _tuple((types.boolean, _reals, types.float64, _reals))  # fold, totals, slack, thetas
+_twins: Any = {types.float32: types.uint32, types.float64: types.uint64}
+_twins |= {integer: number for number, integer in _twins.items()}
 
 
 # -- passes over the numbers ----------------------------------------------------------------------
 
 
-def _same_bits(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    return builder.bitcast(args[0], context.get_value_type(signature.return_type))
-
-
 @intrinsic
 def _integer(_: Any, x: Any) -> Any:
     """Return the type of integers that are as wide as the numbers of x."""
-    return types.NumberClass(_integers[x.dtype])(x), lambda context, *_: context.get_dummy_value()
+    return types.NumberClass(_twins[x.dtype])(x), lambda context, *_: context.get_dummy_value()
 
 
 @intrinsic
 def _bits(_: Any, v: Any) -> Any:
-    """Return the integer that has the bits of a number."""
-    return _integers[v](v), _same_bits
-
-
-@intrinsic
-def _number(_: Any, q: Any) -> Any:
-    """Return the number that has the bits of an integer."""
-    return (types.float32 if q.bitwidth == 32 else types.float64)(q), _same_bits
+    """Return the integer that has the bits of a number, or the other way round."""
+    twin = _twins[v]
+    return twin(v), lambda to, builder, _, args: builder.bitcast(args[0], to.get_value_type(twin))
 
 
 @_loop
@@ -196,8 +186,8 @@ def _neighbours(x: Array, fold: bool, theta: float, below: float) -> Pair:
         q = kind(bits & positive if fold else _ordered(bits, positive))
         over = min(over, kind(q - t - kind(1)))
         under = min(under, kind(t - q))
-    m = np.float64(_number(kind(_ordered(kind(t + over + kind(1)), positive))))
-    b = np.float64(_number(kind(_ordered(kind(t - under), positive))))
+    m = np.float64(_bits(kind(_ordered(kind(t + over + kind(1)), positive))))
+    b = np.float64(_bits(kind(_ordered(kind(t - under), positive))))
     return m if m > theta else np.inf, b if b <= theta else below
 
 
@@ -227,8 +217,7 @@ def _newton(theta: float, above: float, count: float, total: float, fold: bool) 
 @_exact
 def _roughness(x: Array) -> float:
     """Return how far a rough sum may be off, relative to it."""
-    unit = 2.0**-24 if x.itemsize == 4 else EPS
-    return PIECE * unit + x.size * EPS
+    return PIECE * (2.0**-24 if x.itemsize == 4 else EPS) + x.size * EPS
 
 
 @_exact
@@ -244,8 +233,7 @@ def _guess(x: Array, fold: bool, total: float) -> float:
     share = total * (sample.size / x.size)
     theta, count = 0.0 if fold else np.float64(x[0]) - total, 0.0
     for _ in range(8):
-        before = count
-        theta = _rounded_down(theta, x)
+        before, theta = count, _rounded_down(theta, x)
         above, count = _rough_tail(sample, fold, theta)
         if count == 0.0:
             break
@@ -381,28 +369,19 @@ def _signature(x: Any, *_: Any) -> Any:
     return _tuple((types.intp, real))(read, types.boolean, real, real, real, write)
 
 
-project_at = calling(_signature)
-"""``project_one`` for compiled loops, which get its address."""
+project_at = calling(_signature)  # for loops that get the address of ``project_one``
 
 
 @_exact
-def _project_rows(
-    project: int,
-    x: Array,
-    fold: bool,
-    totals: Float64Array,
-    slack: float,
-    thetas: Float64Array,
-    out: Array,
-) -> bool:
+def _project_rows(project: int, x: Array, targets: Any, out: Array) -> bool:
     """Project every row, update the thetas, and say whether no row was left to NumPy."""
+    fold, totals, slack, thetas = targets
     for i in range(x.shape[0]):
         status, thetas[i] = project_at(project, x[i], fold, totals[i], slack, thetas[i], out[i])
         if status == LEFT:
             return False
-        if status == INSIDE:
-            for j in range(x.shape[1]):
-                out[i, j] = x[i, j]
+        for j in range(x.shape[1] if status == INSIDE else 0):
+            out[i, j] = x[i, j]
     return True
 
 
@@ -417,7 +396,5 @@ def project_rows(dtype: np.dtype[Any]) -> Callable[..., bool]:
     """Return ``_project_rows``, compiled for one dtype."""
     number = numba.from_dtype(dtype)
     x, out = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
-    totals = types.Array(types.float64, 1, "C", readonly=True)
-    thetas = types.Array(types.float64, 1, "C")
-    rows = entry(_project_rows, (types.intp, x, types.boolean, totals, types.float64, thetas, out))
+    rows = entry(_project_rows, (types.intp, x, TARGETS, out))
     return partial(rows, address(project(dtype)))
