@@ -144,7 +144,7 @@ def gradient_one(x: Array, source: Any, step: int, agent: int, room: Any, g: Arr
         for k in range(outputs):
             for i in range(R.shape[1]):
                 R[k, i] = 0
-        for forth in (True, False):
+        for forth in (True, False):  # one call for both, or it would be compiled twice
             _multiply(forth, x, g, features, rows, room)
             if forth:
                 for i in range(rows.size):
