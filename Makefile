@@ -20,7 +20,7 @@ test: lint types docs  ## Set up, then check style, types and all tests
 	$(BIN)/python -m pytest --numprocesses 2
 
 test-federation: $(READY)  ## Kill the processes of real federations at the worst moments, and listen in (long)
-	$(BIN)/python -m pytest -m federation tests/flower
+	$(BIN)/python -m pytest -m federation tests/federation
 
 lint: $(READY)  ## Check style, formatting and what is known to be unsafe
 	$(BIN)/ruff check .

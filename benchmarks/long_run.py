@@ -23,7 +23,7 @@ from pcfed import Agent, FedAvg, PCFedAvg, Problem, run
 from pcfed.algorithms import Algorithm
 from pcfed.losses import LeastSquares
 from pcfed.sets import L1Ball
-from pcfed.simulate import Evaluation
+from pcfed.simulation.run import Evaluation
 
 METHODS = {
     "PCFedAvg, exact": PCFedAvg(step=0.02, penalty=2.0, exact=True),

@@ -20,14 +20,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pcfed import PCFedAvg, Problem, run
-from pcfed.algorithms import Work
+from pcfed.algorithms import LocalContext
 from pcfed.algorithms.steps import Blocks
-from pcfed.engine import Engine
 from pcfed.experiments.presets import Method, Setting, load_preset
 from pcfed.experiments.runner import build_problem
 from pcfed.losses.linear import LinearModel
 from pcfed.sampling import Sampling
 from pcfed.sets import SetRows
+from pcfed.simulation.engine import Engine
 
 ROUNDS = 5
 TIMES = 5
@@ -104,8 +104,8 @@ def seconds(function: Callable[[], None]) -> float:
 
 
 PARTS: dict[str, tuple[type, str]] = {
-    "gradients": (Work, "gradient"),
-    "projections": (Work, "project"),
+    "gradients": (LocalContext, "gradient"),
+    "projections": (LocalContext, "project"),
     "local steps": (Blocks, "_advance"),
     "evaluation": (Engine, "figures"),
 }

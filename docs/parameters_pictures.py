@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib import pyplot
 
 from pcfed import Agent, PCFedAvg, Problem, Result, certify, run
-from pcfed.algorithms import Outlook
+from pcfed.algorithms import RunInfo
 from pcfed.losses import LeastSquares
 from pcfed.sets import L1Ball
 
@@ -68,7 +68,7 @@ def penalty(axis: pyplot.Axes) -> None:
 def step(axis: pyplot.Axes) -> None:
     """Draw the certified gap over rounds for several γ, and for "auto"."""
     problem = agents(0.1)
-    auto = PCFedAvg("auto", "auto", exact=True).resolved(problem, Outlook(ROUNDS, LOCAL_STEPS))
+    auto = PCFedAvg("auto", "auto", exact=True).resolved(problem, RunInfo(ROUNDS, LOCAL_STEPS))
     steps = {"0.03": 0.03, "0.1": 0.1, "0.3": 0.3, f"{auto.step:.2f}, auto": auto.step}
     for (name, gamma), color in zip(steps.items(), SHADES, strict=True):
         rounds: list[int] = []

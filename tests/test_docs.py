@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.test_layers import LAYERS
-from tests.test_layers import ROOT as PACKAGE
+from tests.test_architecture import LAYERS
+from tests.test_architecture import ROOT as PACKAGE
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -52,7 +52,7 @@ def test_every_block_is_of_a_known_kind(page):
     assert {block.kind for block in blocks(page)} <= KINDS.keys()
     rest = FENCE.sub("", text)
     assert "```" not in rest, "a fence that the test cannot read"
-    if page.stem != "federation":  # its commands are in tests/flower
+    if page.stem != "federation":  # its commands are in tests/federation
         assert not re.search(r"\n\n {4}\S", rest), "an indented block: say of which kind it is"
 
 

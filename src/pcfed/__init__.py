@@ -2,10 +2,10 @@
 
 from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold
 from pcfed.guarantees import Gap, certify
-from pcfed.journal import read_journal
 from pcfed.problem import Agent, Problem
-from pcfed.result import Record, Result
-from pcfed.simulate import Evaluation, run
+from pcfed.simulation.result import Record, Result
+from pcfed.simulation.run import Evaluation, run
+from pcfed.storage.journal import read_journal
 
 __all__ = [
     "Agent",

@@ -18,10 +18,11 @@ from functools import cached_property
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, floating, positive
+from pcfed.arrays import Array, Float64Array
 from pcfed.losses import Loss
 from pcfed.notebook import html_table
 from pcfed.sets import Blocks, ConvexSet
+from pcfed.validation import floating, positive
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +156,7 @@ class Problem:
         r"""The smoothness $L_f$ of the local losses: the largest over the agents."""
         return max(agent.loss.smoothness() for agent in self.agents)
 
-    def usual_smoothness(self, batches: Sequence[int] | None = None) -> float:
+    def typical_smoothness(self, batches: Sequence[int] | None = None) -> float:
         r"""Return the curvature that gradients usually meet: the largest over the agents.
 
         Parameters
@@ -165,7 +166,7 @@ class Problem:
         """
         sizes = [None] * self.m if batches is None else batches
         pairs = zip(self.agents, sizes, strict=True)
-        return max(agent.loss.usual_smoothness(size) for agent, size in pairs)
+        return max(agent.loss.typical_smoothness(size) for agent, size in pairs)
 
     @property
     def sigma(self) -> float:

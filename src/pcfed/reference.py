@@ -10,11 +10,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from pcfed.algorithms import PCFedAvg, Round, Work
+from pcfed.algorithms import LocalContext, PCFedAvg, RoundInfo
 from pcfed.arrays import Array, Float64Array
-from pcfed.plan import Batch, LocalSteps, Participation, Plan
 from pcfed.problem import Problem
 from pcfed.sampling import Sampling
+from pcfed.simulation.plan import Batch, LocalSteps, Participation, Plan
 
 Rule = Literal["gradient", "printed"]
 
@@ -58,25 +58,25 @@ def reference(
         participation=participation,
         seed=seed,
     )
-    algorithm = algorithm.resolved(problem, plan.outlook(range(rounds)))
+    algorithm = algorithm.resolved(problem, plan.run_info(range(rounds)))
     start = np.zeros(problem.n) if x0 is None else x0
     blocks = problem.as_models("reference: x0", start).copy()
     trajectory = [blocks]
     fix = _Corrections(problem) if algorithm.exact else None
     for r in range(rounds):
         steps, present = plan.steps(r), plan.present(r)
-        longest = max((steps[i] for i in present), default=0)
-        facts = algorithm.round(r, m=problem.m, longest=longest)
+        max_local_steps = max((steps[i] for i in present), default=0)
+        round_info = algorithm.round(r, m=problem.m, max_local_steps=max_local_steps)
         held = np.repeat(blocks[None], problem.m, axis=0)  # line 3; an absent agent stays here
         for i in present:
             work = plan.work([i], r, steps[i])
-            multiplier = fix.multiplier_of(i, work, blocks[i], facts.penalty) if fix else 0.0
+            multiplier = fix.multiplier_of(i, work, blocks[i], round_info.penalty) if fix else 0.0
             control = fix.mean - fix.variates[i] if fix else 0.0
             for _ in range(work.steps):
-                step = _direction(work, i, held[i], facts.penalty, rule, multiplier)
-                held[i] -= facts.step * (step + control)
+                step = _direction(work, i, held[i], round_info.penalty, rule, multiplier)
+                held[i] -= round_info.step * (step + control)
         if fix:
-            fix.learn(blocks - held, {i: steps[i] for i in present}, facts)
+            fix.learn(blocks - held, {i: steps[i] for i in present}, round_info)
         blocks = held.mean(axis=0)  # line 10
         trajectory.append(blocks)
     return np.stack(trajectory)
@@ -92,24 +92,28 @@ class _Corrections:
         self.multipliers = np.zeros((m, n))
         self.shares = np.zeros(m)
 
-    def multiplier_of(self, i: int, work: Work, x: Float64Array, rho: float) -> Float64Array:
+    def multiplier_of(
+        self, i: int, work: LocalContext, x: Float64Array, rho: float
+    ) -> Float64Array:
         """Move the multiplier of agent i by its last round, and return it."""
         multiplier = self.multipliers[i]
         p = rho * _excess(work, x + multiplier / rho)
         self.multipliers[i] += self.shares[i] * (p - multiplier)
         return np.asarray(self.multipliers[i])
 
-    def learn(self, moved: Float64Array, steps: dict[int, int], facts: Round) -> None:
+    def learn(self, moved: Float64Array, steps: dict[int, int], round_info: RoundInfo) -> None:
         """Set the control variates of those who took part to their mean direction."""
         before = self.mean.copy()
         for i, number in steps.items():
-            self.shares[i] = number / facts.longest
-            self.variates[i] += moved[i] / (facts.step * facts.longest) - self.shares[i] * before
+            self.shares[i] = number / round_info.max_local_steps
+            self.variates[i] += (
+                moved[i] / (round_info.step * round_info.max_local_steps) - self.shares[i] * before
+            )
         self.mean = self.variates.mean(axis=0)
 
 
 def _direction(
-    work: Work,
+    work: LocalContext,
     i: int,
     x: Float64Array,
     rho: float,
@@ -130,7 +134,7 @@ def _direction(
     return direction
 
 
-def _excess(work: Work, y: Float64Array) -> Float64Array:
+def _excess(work: LocalContext, y: Float64Array) -> Float64Array:
     """Return what sticks out of the agent's set."""
     excess: Float64Array = y - work.project(y[None], out=np.empty((1, len(y))))[0]
     return excess

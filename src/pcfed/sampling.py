@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.arrays import count
+from pcfed.validation import count
 
 Sampling = Literal["without_replacement", "with_replacement", "blocks"]
 Rows = slice | NDArray[np.intp] | None

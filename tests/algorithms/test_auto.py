@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, run
-from pcfed.algorithms import Outlook
+from pcfed.algorithms import RunInfo
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import L1Ball
 from tests.federations import ALGORITHMS, classifiers, regressions
@@ -18,36 +18,36 @@ from tests.federations import ALGORITHMS, classifiers, regressions
 
 def test_of_the_exact_method():
     problem = regressions([L1Ball(1.0)] * 4)
-    auto = PCFedAvg("auto", "auto", exact=True).resolved(problem, Outlook(100, 10))
+    auto = PCFedAvg("auto", "auto", exact=True).resolved(problem, RunInfo(100, 10))
     curvature = problem.L_f / 4 + problem.sigma / 2
     assert auto.step * auto.penalty * 10 == pytest.approx(1.25)
     assert auto.step * curvature == pytest.approx(0.6)
-    own = PCFedAvg("auto", 2.0, exact=True).resolved(problem, Outlook(100, 10))
+    own = PCFedAvg("auto", 2.0, exact=True).resolved(problem, RunInfo(100, 10))
     assert own.step * (curvature + 2.0) == pytest.approx(0.6)
-    given = PCFedAvg(0.2, "auto", exact=True).resolved(problem, Outlook(100, 10))
+    given = PCFedAvg(0.2, "auto", exact=True).resolved(problem, RunInfo(100, 10))
     assert (given.step, given.penalty) == (0.2, pytest.approx(0.625))
 
 
 def test_of_the_others():
     problem = regressions([L1Ball(1.0)] * 4)
-    plain = PCFedAvg("auto", "auto").resolved(problem, Outlook(100, 10))
+    plain = PCFedAvg("auto", "auto").resolved(problem, RunInfo(100, 10))
     assert plain.penalty == 10.0
     assert plain.step * (problem.L_f / 4 + problem.sigma / 2 + 10.0) == pytest.approx(0.6)
     for algorithm in (FedAvg("auto", "auto"), Local("auto", "auto"), Scaffold("auto", "auto")):
-        found = algorithm.resolved(problem, Outlook(100, 10))
+        found = algorithm.resolved(problem, RunInfo(100, 10))
         assert found.penalty == 10.0
         assert found.step * (problem.L_f + 10.0) == pytest.approx(0.6)
     mixed = PCFedAvg("theory", "auto", exact=True)
     with pytest.raises(ValueError, match="take the same word for both"):
-        mixed.resolved(problem, Outlook(100, 10))
+        mixed.resolved(problem, RunInfo(100, 10))
 
 
 def test_decays_where_gradients_are_noisy_to_the_end():
     problem = classifiers()
     algorithm = PCFedAvg("auto", "auto", exact=True)
-    assert isinstance(algorithm.resolved(problem, Outlook(9, 2, (5,) * 3, True)).step, Power)
-    assert isinstance(algorithm.resolved(problem, Outlook(9, 2, (5,) * 3)).step, float)
-    step = algorithm.resolved(problem, Outlook(9, 2, (5,) * 3, True)).step
+    assert isinstance(algorithm.resolved(problem, RunInfo(9, 2, (5,) * 3, True)).step, Power)
+    assert isinstance(algorithm.resolved(problem, RunInfo(9, 2, (5,) * 3)).step, float)
+    step = algorithm.resolved(problem, RunInfo(9, 2, (5,) * 3, True)).step
     assert step(0) == pytest.approx(2 * step(60))
 
 
@@ -71,11 +71,11 @@ def test_small_batches_are_more_curved():
         (SoftmaxRegression(X, y, classes=5), 0.5 * 0.4),
         (SoftmaxRegression(X, y, classes=2), 0.5),
     ):
-        assert loss.usual_smoothness(1) == pytest.approx(curvature * top)
-        assert loss.usual_smoothness(20) == loss.usual_smoothness()
-        sizes = [loss.usual_smoothness(b) for b in (1, 5, 10, 19, 20)]
+        assert loss.typical_smoothness(1) == pytest.approx(curvature * top)
+        assert loss.typical_smoothness(20) == loss.typical_smoothness()
+        sizes = [loss.typical_smoothness(b) for b in (1, 5, 10, 19, 20)]
         assert sizes == sorted(sizes, reverse=True)
-        assert loss.usual_smoothness() <= loss.smoothness()
+        assert loss.typical_smoothness() <= loss.smoothness()
 
 
 def test_expected_smoothness_is_that_of_all_batches():
@@ -86,7 +86,7 @@ def test_expected_smoothness_is_that_of_all_batches():
     whole = X.T @ X / 6
     squares = [X[list(B)].T @ X[list(B)] / 2 for B in combinations(range(6), 2)]
     mean = sum(H @ H for H in squares) / len(squares)
-    slack = loss.usual_smoothness(2) * whole - mean
+    slack = loss.typical_smoothness(2) * whole - mean
     assert np.linalg.eigvalsh(slack).min() >= -1e-12
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcfed import Gap, PCFedAvg, certify, run
-from pcfed.algorithms import Outlook
+from pcfed.algorithms import RunInfo
 from pcfed.sets import Box, L1Ball, L2Ball, LinfBall, Simplex
 from tests.federations import N, classifiers, regressions
 
@@ -64,7 +64,7 @@ def test_a_step_that_decays_has_less_noise_in_the_end():
     problem = classifiers(4)
     options = {"rounds": 400, "local_steps": 5, "eval_every": 400, "batch": 0.2}
     auto = PCFedAvg("auto", "auto", exact=True)
-    first = auto.resolved(problem, Outlook(400, 5, (10,) * 4))
+    first = auto.resolved(problem, RunInfo(400, 5, (10,) * 4))
     constant = certify(problem, run(problem, first, **options))
     decaying = certify(problem, run(problem, auto, **options))
     assert decaying.objective < constant.objective

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from pcfed.data.archives import Archive, PictureArchive
 from pcfed.data.catalog import CIFAR10, MNIST
-from pcfed.data.files import File
+from pcfed.data.originals import File
+from pcfed.data.unpack import Archive, PictureArchive
 
 TRAIN, TEST, BATCH = 20, 8, 4
 

@@ -9,7 +9,17 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from pcfed.data import Dataset, available, catalog, cifar10, digits, display, load, mnist, show
+from pcfed.data import (
+    Dataset,
+    available,
+    catalog,
+    cifar10,
+    digits,
+    fetch_progress,
+    load,
+    mnist,
+    show,
+)
 from tests.data import synthetic
 from tests.data.ways import arriving
 
@@ -130,8 +140,8 @@ def test_an_image_is_shown_in_grey_and_in_colour():
 
 
 def test_a_line_on_the_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(display.sys.stderr, "isatty", lambda: True, raising=False)
-    with display.terminal() as report:
+    monkeypatch.setattr(fetch_progress.sys.stderr, "isatty", lambda: True, raising=False)
+    with fetch_progress.terminal() as report:
         report("a file", 500_000, 2_000_000)
         report("a file", 600_000, 2_000_000)  # too soon
         report("a file", 2_000_000, 2_000_000)
@@ -143,7 +153,7 @@ def test_a_line_on_the_terminal(monkeypatch, capsys):
 
 
 def test_without_a_terminal_nothing_is_written(capsys):
-    with display.terminal() as report:
+    with fetch_progress.terminal() as report:
         report("a file", 1, 2)
     assert capsys.readouterr().err == ""
 

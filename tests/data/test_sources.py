@@ -15,11 +15,11 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from pcfed.data import DataError, archives, sources
-from pcfed.data.archives import Archive, cifar_records, tar_members, zip_members
+from pcfed.data import DataError, sources, unpack
 from pcfed.data.catalog import CIFAR10, MNIST
 from pcfed.data.sources import Source, Unreachable, web_files
 from pcfed.data.store import obtain
+from pcfed.data.unpack import Archive, cifar_records, tar_members, zip_members
 from tests.data import synthetic
 from tests.data.synthetic import flipped
 from tests.data.ways import KINDS, arriving
@@ -175,7 +175,7 @@ def test_archives_are_read_up_to_a_limit(tmp_path, monkeypatch):
     assert dict(tar_members(packed, {"a": 100, "b": 100})) == {"a": b"x" * 100}
     with pytest.raises(ValueError, match="a is longer than the 99 bytes"):
         dict(tar_members(packed, {"a": 99}))
-    monkeypatch.setattr(archives, "MOST_UNPACKED", 1000)
+    monkeypatch.setattr(unpack, "MOST_UNPACKED", 1000)
     with pytest.raises(ValueError, match="unpacks to more than 1000 bytes"):
         dict(tar_members(packed, {"a": 100}))
     packed.write_bytes(synthetic.wheel(Archive("w.whl", {"a": "p/a"}), {"a": b"x" * 100}))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from pcfed.data import DataError, catalog, fetch, load, path, status, store
 from pcfed.data.catalog import CIFAR10, MNIST, Originals
-from pcfed.data.files import File
+from pcfed.data.originals import File
 from pcfed.data.sources import Source, Unreachable
 from pcfed.data.store import obtain
-from pcfed.files import write_atomically
+from pcfed.storage.atomic import write_atomically
 from tests.data import synthetic
 from tests.data.synthetic import flipped
 from tests.data.ways import arriving

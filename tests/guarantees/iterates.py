@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed import Problem
-from pcfed.plan import Plan
+from pcfed.simulation.plan import Plan
 
 
 def iterates(

@@ -12,7 +12,7 @@ from pcfed import Agent, PCFedAvg, Problem, certify, run
 from pcfed.losses import LeastSquares
 from pcfed.notebook import html_table
 from pcfed.sets import L1Ball
-from pcfed.training import Delivered
+from pcfed.training import TrainedModels
 from tests.report.conftest import HOSTILE
 from tests.report.test_page import Page
 
@@ -31,7 +31,7 @@ def problem() -> Problem:
 def test_every_object_shows_a_table_of_its_agents(problem):
     result = run(problem, PCFedAvg(step=0.1, penalty=1.0), rounds=2)
     certificate = certify(problem, result)
-    given = Delivered(
+    given = TrainedModels(
         "least-squares",
         (HOSTILE,),
         ("x", "y", "z"),

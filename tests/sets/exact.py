@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from pcfed import compiler
+from pcfed.kernels import compiler
 
 
 def exact_simplex(a, total):

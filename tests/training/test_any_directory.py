@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pcfed import Result
-from pcfed.files import FileError
+from pcfed.storage.atomic import FileError
 from pcfed.training import prepare
-from tests.test_run import same
+from tests.simulation.test_run import same
 from tests.training.folders import OWN_CONFIG, folder_with
 
 CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 6\nbatch = 0.5\nsave_every = 2")

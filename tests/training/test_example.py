@@ -8,8 +8,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from pcfed.training import Data, Delivered, Model, Training, prepare
-from pcfed.training.agents import KEYS
+from pcfed.config.agent_table import KEYS
+from pcfed.training import Data, Model, TrainedModels, Training, prepare
 from pcfed.training.example import write_example
 from tests.training.test_train import command
 
@@ -21,7 +21,7 @@ def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
     assert result.status == "finished"
     assert not job.made.warnings
     assert result.history[-1].infeasibility.max() < 1e-3
-    given = Delivered.load(job.folder.models)
+    given = TrainedModels.load(job.folder.models)
     harbour, hillside, market, riverside, university = given.models
     assert np.abs(harbour).sum() == pytest.approx(1, rel=1e-3)
     assert np.abs(hillside).max() == pytest.approx(0.4, rel=1e-3)

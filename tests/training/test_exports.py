@@ -10,28 +10,28 @@ import pytest
 import torch
 from torch import nn
 
-from pcfed.training import Delivered, prepare
+from pcfed.training import TrainedModels, prepare
 from pcfed.training.exports import export
 from pcfed.training.saved import open_module
-from tests.training.test_delivered import CONFIGS, trained
 from tests.training.test_modules import CONFIG as MODULE_CONFIG
 from tests.training.test_modules import NET
 from tests.training.test_train import command
+from tests.training.test_trained_models import CONFIGS, trained
 
 X = np.random.default_rng(0).normal(size=(200, 2))
 
 
-def three_labels(intercept: bool) -> Delivered:
+def three_labels(intercept: bool) -> TrainedModels:
     """Models of three labels that no training made."""
     rng = np.random.default_rng(1)
     layout = {"coefficients": (3, 2)} | ({"intercept": (3,)} if intercept else {})
     models = rng.normal(size=(2, 9 if intercept else 6))
     names, columns = ("north", "south"), ("area", "rooms")
-    return Delivered("softmax", names, columns, (3, 5, 8), layout, models, models.mean(axis=0))
+    return TrainedModels("softmax", names, columns, (3, 5, 8), layout, models, models.mean(axis=0))
 
 
 @pytest.fixture(params=[*CONFIGS, "three labels", "three labels with intercept"])
-def given(request, tmp_path) -> Delivered:
+def given(request, tmp_path) -> TrainedModels:
     name = request.param
     return three_labels("with" in name) if "three" in name else trained(tmp_path, name)[0]
 
@@ -77,7 +77,7 @@ def test_arrays_and_json_hold_the_models(given, tmp_path):
 def test_the_parameters_of_a_module_are_exported_by_name(tmp_path):
     layout = {"body.weight": (2, 2), "head.bias": (1,)}
     models = np.arange(5.0).reshape(1, 5)
-    given = Delivered("torch", ("a",), ("x", "y"), None, layout, models, models[0], "mine:Net")
+    given = TrainedModels("torch", ("a",), ("x", "y"), None, layout, models, models[0], "mine:Net")
     export(given, tmp_path / "a.pt", "torch", "a")
     loaded = torch.load(tmp_path / "a.pt", weights_only=True)
     assert {name: part.tolist() for name, part in loaded.items()} == {
@@ -99,7 +99,7 @@ def test_a_module_predicts_with_the_parameters_of_an_agent(tmp_path):
     (tmp_path / "train.toml").write_text(MODULE_CONFIG.replace("rounds = 60", "rounds = 8"))
     job = prepare(tmp_path / "train.toml", tmp_path / "run", allow_import=True)
     job.run()
-    given = Delivered.load(job.folder.models)
+    given = TrainedModels.load(job.folder.models)
     north = job.made.problem.agents[0].loss
     rows = np.array([[1.0, 2.0], [-3.0, 0.5], [2.0, -2.0]])
     expected = north.module(given.models[0])(torch.tensor(rows, dtype=torch.float32))

@@ -14,7 +14,7 @@ import pytest
 
 from pcfed import Result, read_journal
 from pcfed.training import prepare
-from tests.test_run import same
+from tests.simulation.test_run import same
 
 KILLS = 10
 """In each of five trainings."""

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from pcfed import read_journal
-from pcfed.training import Delivered, Outcome, load_config, prepare, read_config
-from pcfed.training.steps import MOST, Halvings
+from pcfed.training import Outcome, TrainedModels, load_config, prepare, read_config
+from pcfed.training.step_search import MOST, Halvings
 from pcfed.training.trackers import open_trackers
-from tests.test_run import same
+from tests.simulation.test_run import same
 
 NET = """
 from torch import nn
@@ -82,7 +82,7 @@ def test_it_learns_and_every_layer_keeps_to_its_set(tmp_path):
     job = prepare(folder_of(tmp_path), tmp_path / "run", allow_import=True)
     result = job.run()
     assert result.status == "finished"
-    given = Delivered.load(job.folder.models)
+    given = TrainedModels.load(job.folder.models)
     assert (given.kind, given.module) == ("torch", "my_models:Net")
     assert given.layout == {
         "first.weight": (8, 2),
@@ -128,7 +128,7 @@ def test_numbers_and_any_kind_of_output(tmp_path):
         (tmp_path / f"{name}.csv").write_text("a,c,b\n" + rows)
     job = prepare(path, tmp_path / "run", allow_import=True)
     job.run()
-    given = Delivered.load(job.folder.models)
+    given = TrainedModels.load(job.folder.models)
     np.testing.assert_allclose(given.average, [2, -1, 1], atol=1e-3)
     outcome = Outcome.load(job.folder.outcome)
     assert outcome.measure == "loss"

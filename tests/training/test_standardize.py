@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pcfed.sets import Box, L1Ball, L2Ball, WholeSpace
-from pcfed.training import Delivered, Outcome, prepare
+from pcfed.training import Outcome, TrainedModels, prepare
 from pcfed.training.standardize import Scaling, send_squares, send_totals
 from tests.training.folders import SHARED_CONFIG, folder_with
 
@@ -70,7 +70,7 @@ def solved(intercept):
 def test_the_optimum_is_that_of_a_solver_in_the_coordinates_of_the_data(intercept, tmp_path):
     job = prepare(config(tmp_path, intercept), tmp_path / "run")
     job.run()
-    given, best = Delivered.load(job.folder.models).models, solved(intercept)
+    given, best = TrainedModels.load(job.folder.models).models, solved(intercept)
     units = np.append(1 / SIZES, 1.0 if intercept else [])
     error = np.abs((given - best) / units).max() / np.abs(best / units).max()
     assert error < 1e-5
@@ -89,7 +89,7 @@ def test_without_it_such_columns_are_hopeless_and_a_warning_says_so(tmp_path):
     assert "'a' is some" in warning
     assert warning.endswith("set data.standardize = true.")
     job.run()
-    given, best = Delivered.load(job.folder.models).models, solved(False)
+    given, best = TrainedModels.load(job.folder.models).models, solved(False)
     assert np.abs((given - best) * SIZES).max() > 0.5 * np.abs(best * SIZES).max()
 
 
@@ -142,7 +142,7 @@ def test_softmax_with_intercept_and_blocks(tmp_path):
     text = text.replace('"softmax"', '"softmax"\nintercept = true') + "[training]\nrounds = 60\n"
     job = prepare(folder_with(tmp_path, config=text), tmp_path / "run")
     job.run()
-    given = Delivered.load(job.folder.models)
+    given = TrainedModels.load(job.folder.models)
     assert np.abs(given.models[0, :2]).sum() <= 0.1
     assert isinstance(job.made.constraints[1], WholeSpace)
     row = Outcome.load(job.folder.outcome).agents[0]

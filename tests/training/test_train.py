@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from pcfed import Result, read_journal
-from pcfed.files import sole_user
+from pcfed.storage.atomic import sole_user
 from pcfed.training import prepare
-from tests.test_run import same
+from tests.simulation.test_run import same
 from tests.training.folders import OWN_CONFIG, folder_with
 
 CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 30\nbatch = 0.5\nsave_every = 4")

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.schedules import (
     Schedule,
     check_schedule,
@@ -30,7 +31,6 @@ from pcfed.algorithms.schedules import (
     largest_value,
     value_at,
 )
-from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
 
@@ -39,7 +39,7 @@ Vectors = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundInfo:
     """What everybody knows of a round before it begins.
 
     Attributes
@@ -50,7 +50,7 @@ class Round:
         Size of the roster, whoever is present.
     step, penalty : float
         The step γ and the penalty ρ of this round.
-    longest : int
+    max_local_steps : int
         The largest number of local steps that an agent takes in it.
     """
 
@@ -58,18 +58,18 @@ class Round:
     m: int
     step: float
     penalty: float
-    longest: int
+    max_local_steps: int
 
 
 @dataclass(frozen=True)
-class Outlook:
+class RunInfo:
     """What is known of a run before it begins.
 
     Attributes
     ----------
     rounds : int
         Number of rounds R.
-    longest : int
+    max_local_steps : int
         The largest number of local steps of a round.
     batches : tuple of int or None
         Every agent's number of samples in a gradient of the first round; None for all.
@@ -78,7 +78,7 @@ class Outlook:
     """
 
     rounds: int
-    longest: int
+    max_local_steps: int
     batches: tuple[int, ...] | None = None
     noisy: bool = False
 
@@ -107,14 +107,14 @@ class Sums:
     ----------
     vectors : Vectors
         The sums of the vectors that were sent.
-    counted : int
+    num_aggregated : int
         Number of agents in the sums.
     steps : int
         Number of local steps in the sums.
     """
 
     vectors: Vectors
-    counted: int
+    num_aggregated: int
     steps: int
 
 
@@ -139,7 +139,7 @@ class Algorithm(ABC):
     step: Schedule
     penalty: Schedule
 
-    words: ClassVar[tuple[str, ...]] = ("auto",)
+    keywords: ClassVar[tuple[str, ...]] = ("auto",)
     """What ``step`` and ``penalty`` may be instead of numbers."""
 
     sends: ClassVar[tuple[str, ...]] = ("delta",)
@@ -147,37 +147,37 @@ class Algorithm(ABC):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        check_schedule(f"{name}: step", self.step, zero=False, words=self.words)
-        check_schedule(f"{name}: penalty", self.penalty, zero=True, words=self.words)
+        check_schedule(f"{name}: step", self.step, zero=False, keywords=self.keywords)
+        check_schedule(f"{name}: penalty", self.penalty, zero=True, keywords=self.keywords)
 
     @property
     def kind(self) -> str:
         """What the state belongs to: only a method of the same kind can go on from it."""
         return type(self).__name__
 
-    def resolved(self, problem: Problem, outlook: Outlook) -> Self:
+    def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
         """Return the method with every parameter that depends on the problem worked out.
 
         Parameters
         ----------
         problem : Problem
             The agents.
-        outlook : Outlook
+        run_info : RunInfo
             The run that the method is for.
         """
-        penalty = math.sqrt(outlook.rounds) if self.penalty == "auto" else self.penalty
+        penalty = math.sqrt(run_info.rounds) if self.penalty == "auto" else self.penalty
         if self.step != "auto":
             return replace(self, penalty=penalty)
-        largest = largest_value(f"{type(self).__name__}: penalty", penalty, outlook.rounds)
-        step = CAUTION / (usual_smoothness(problem, outlook) + largest)
-        return replace(self, step=decaying(step) if outlook.noisy else step, penalty=penalty)
+        largest = largest_value(f"{type(self).__name__}: penalty", penalty, run_info.rounds)
+        step = CAUTION / (typical_smoothness(problem, run_info) + largest)
+        return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
 
-    def round(self, index: int, *, m: int, longest: int) -> Round:
-        """Return the public facts of the round with this index."""
+    def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
+        """Return the public round_info of the round with this index."""
         name = type(self).__name__
         step = value_at(f"{name}: step", self.step, index, zero=False)
         penalty = value_at(f"{name}: penalty", self.penalty, index, zero=True)
-        return Round(index, m, step, penalty, longest)
+        return RoundInfo(index, m, step, penalty, max_local_steps)
 
     @abstractmethod
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
@@ -190,28 +190,35 @@ class Algorithm(ABC):
         """
 
     @abstractmethod
-    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+    def local(
+        self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
+    ) -> Update:
         """Return what the agents of a team do in a round; changes nothing.
 
         Parameters
         ----------
-        work : Work
+        context : LocalContext
             The agents' own data and sets.
         received : Vectors
             The server's state, as it was broadcast.
         private : Vectors
             The agents' private state, one row each.
-        facts : Round
-            The public facts of the round.
+        round_info : RoundInfo
+            The public round_info of the round.
         """
 
     @abstractmethod
-    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
-        """Return the server's new state; ``sums.counted`` is at least 1."""
+    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
+        """Return the server's new state; ``sums.num_aggregated`` is at least 1."""
 
     @abstractmethod
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
+        self,
+        private: Vectors,
+        pending: Vectors,
+        received: Vectors,
+        round_info: RoundInfo,
+        steps: int,
     ) -> Vectors:
         """Return the agents' new private state, once their updates have been counted.
 
@@ -222,8 +229,8 @@ class Algorithm(ABC):
             be written to.
         received : Vectors
             What the server broadcast in the round.
-        facts : Round
-            The public facts of the round.
+        round_info : RoundInfo
+            The public round_info of the round.
         steps : int
             Number of local steps that were counted in it, all agents together.
         """
@@ -249,9 +256,9 @@ class Algorithm(ABC):
         """Return the population average, or None where the server cannot know it."""
 
 
-def usual_smoothness(problem: Problem, outlook: Outlook) -> float:
+def typical_smoothness(problem: Problem, run_info: RunInfo) -> float:
     """Return the usual smoothness of the losses, or say that there is none to take a step from."""
-    usual = problem.usual_smoothness(outlook.batches)
+    usual = problem.typical_smoothness(run_info.batches)
     if not 0 < usual < math.inf:
         raise ValueError(
             f'run: step must be a number where losses have no smoothness, got "auto" and {usual}; '

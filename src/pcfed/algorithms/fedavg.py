@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed.algorithms import steps
-from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
+from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.schedules import Schedule
-from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
 
 
 def descend(
-    work: Work,
+    context: LocalContext,
     x: Array,
-    facts: Round,
+    round_info: RoundInfo,
     *,
     prox: float = 0.0,
     correction: Array | None = None,
@@ -34,29 +34,29 @@ def descend(
 
     Parameters
     ----------
-    work : Work
+    context : LocalContext
         The agents' data and sets.
     x : array of shape (agents, n) or (1, n)
         Where to start, in the dtype of the steps; not changed.
-    facts : Round
+    round_info : RoundInfo
         The step γ and the penalty ρ.
     prox : float
         FedProx's μ, the pull back to ``x``.
     correction : array of shape (agents, n), optional
         SCAFFOLD's difference of control variates.
     """
-    y = work.rows(x)
-    terms = steps.Terms(facts.step, facts.penalty, prox, correction)
-    if steps.descend_all(work, y, x, terms):
+    y = context.rows(x)
+    terms = steps.Terms(round_info.step, round_info.penalty, prox, correction)
+    if steps.descend_all(context, y, x, terms):
         return y
     y[...] = x
-    g, p = work.empty(), work.empty()
-    for _ in range(work.steps):
-        work.gradient(y, out=g)
-        if facts.penalty:
-            work.project(y, out=p)
+    g, p = context.empty(), context.empty()
+    for _ in range(context.steps):
+        context.gradient(y, out=g)
+        if round_info.penalty:
+            context.project(y, out=p)
         steps.descend(y, g, p, x, terms)
-    work.release(g, p)
+    context.release(g, p)
     return y
 
 
@@ -90,10 +90,12 @@ class FedAvg(Algorithm):
         """Begin at the mean of the models."""
         return {"x": models.mean(axis=0)}, {}
 
-    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+    def local(
+        self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
+    ) -> Update:
         """Take local steps from the shared model and send the difference."""
-        x = received["x"].astype(work.dtype)[None]
-        y = descend(work, x, facts, prox=self._prox)
+        x = received["x"].astype(context.dtype)[None]
+        y = descend(context, x, round_info, prox=self._prox)
         return Update(sent={"delta": np.subtract(y, x, out=y)}, pending={})
 
     @property
@@ -101,12 +103,17 @@ class FedAvg(Algorithm):
         """The pull back to the shared model; FedProx has one."""
         return 0.0
 
-    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
+    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
         """Add the mean difference of those who took part."""
-        return {"x": server["x"] + sums.vectors["delta"] / sums.counted}
+        return {"x": server["x"] + sums.vectors["delta"] / sums.num_aggregated}
 
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
+        self,
+        private: Vectors,
+        pending: Vectors,
+        received: Vectors,
+        round_info: RoundInfo,
+        steps: int,
     ) -> Vectors:
         """Nothing is private."""
         return private

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from pcfed.algorithms.fedavg import FedAvg
-from pcfed.arrays import positive
+from pcfed.validation import positive
 
 
 @dataclass(frozen=True)

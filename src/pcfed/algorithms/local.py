@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
+from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.fedavg import descend
+from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.schedules import Schedule
-from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
 
 
@@ -37,19 +37,26 @@ class Local(Algorithm):
         """Every agent begins at its own model."""
         return {}, {"x": models.copy()}
 
-    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+    def local(
+        self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
+    ) -> Update:
         """Take local steps from the agent's own model."""
-        x = work.rows(private["x"])
-        y = descend(work, x, facts)
-        work.release(x)
+        x = context.rows(private["x"])
+        y = descend(context, x, round_info)
+        context.release(x)
         return Update(sent={}, pending={"x": y})
 
-    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
+    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
         """There is nothing to aggregate."""
         return server
 
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
+        self,
+        private: Vectors,
+        pending: Vectors,
+        received: Vectors,
+        round_info: RoundInfo,
+        steps: int,
     ) -> Vectors:
         """Keep the new model."""
         return {"x": pending["x"]}

@@ -43,16 +43,16 @@ import numpy as np
 from pcfed.algorithms.base import (
     CAUTION,
     Algorithm,
-    Outlook,
-    Round,
+    RoundInfo,
+    RunInfo,
     Sums,
     Update,
     Vectors,
-    usual_smoothness,
+    typical_smoothness,
 )
+from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.schedules import decaying, largest_value, value_at
 from pcfed.algorithms.steps import Blocks, Corrections, add_quotient
-from pcfed.algorithms.work import Work
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
 
@@ -93,7 +93,7 @@ class PCFedAvg(Algorithm):
     _: KW_ONLY
     exact: bool = False
 
-    words: ClassVar[tuple[str, ...]] = ("auto", "theory")
+    keywords: ClassVar[tuple[str, ...]] = ("auto", "theory")
     sends: ClassVar[tuple[str, ...]] = ("v", "u")
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class PCFedAvg(Algorithm):
         """What the state belongs to; the exact method keeps more."""
         return "PCFedAvg, exact" if self.exact else "PCFedAvg"
 
-    def resolved(self, problem: Problem, outlook: Outlook) -> Self:
+    def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
         r"""Return the method with ``"auto"`` and ``"theory"`` replaced by numbers.
 
         Locally the own block meets the curvature $L/m + \sigma + \rho$, of which $\gamma$ times
@@ -120,7 +120,7 @@ class PCFedAvg(Algorithm):
         $\gamma \rho = 0.4$.
         """
         name, penalty = "PCFedAvg: penalty", self.penalty
-        rounds, longest = outlook.rounds, outlook.longest
+        rounds, max_local_steps = run_info.rounds, run_info.max_local_steps
         if penalty == "theory" or (penalty == "auto" and not self.exact):
             penalty = math.sqrt(rounds)
         if self.step == "theory":
@@ -129,21 +129,21 @@ class PCFedAvg(Algorithm):
                     'PCFedAvg: penalty must be a number or "theory" where step is "theory", got '
                     '"auto"; take the same word for both.'
                 )
-            step = problem.largest_step(largest_value(name, penalty, rounds), longest)
+            step = problem.largest_step(largest_value(name, penalty, rounds), max_local_steps)
             return replace(self, step=step, penalty=penalty)
-        share = min(1.25 / longest, 0.4)  # γρ
+        share = min(1.25 / max_local_steps, 0.4)  # γρ
         if self.step != "auto":
             if penalty == "auto":
                 step = value_at("PCFedAvg: step", self.step, 0, zero=False)
                 penalty = share / step
             return replace(self, penalty=penalty)
-        usual = usual_smoothness(problem, outlook) / problem.m + problem.sigma / 2
+        usual = typical_smoothness(problem, run_info) / problem.m + problem.sigma / 2
         if penalty == "auto":
             step = CAUTION / usual
             penalty = share / step
         else:
             step = CAUTION / (usual + largest_value(name, penalty, rounds))
-        return replace(self, step=decaying(step) if outlook.noisy else step, penalty=penalty)
+        return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Split the models into the shared one and the agents' offsets from it."""
@@ -157,30 +157,35 @@ class PCFedAvg(Algorithm):
             private |= {name: np.zeros((len(w), 1)) for name in ("seen", "beta")}
         return server, private
 
-    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+    def local(
+        self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
+    ) -> Update:
         """Take local steps on the own block x and the average z of the agent's m blocks."""
         multiplier = fix = None
         if self.exact:
-            multiplier = _multiplier(work, private, facts, self.model(received, private))
-            fix = _corrections(work, received, private, facts, multiplier)
+            multiplier = _multiplier(context, private, round_info, self.model(received, private))
+            fix = _corrections(context, received, private, round_info, multiplier)
         offsets, mean = self._offset(received, private), self.average(received)
-        blocks = Blocks(work, received["C"], offsets, mean, fix)
-        blocks.walk(step=facts.step, penalty=facts.penalty, m=facts.m)
+        blocks = Blocks(context, received["C"], offsets, mean, fix)
+        blocks.walk(step=round_info.step, penalty=round_info.penalty, m=round_info.m)
         v, u = blocks.v, blocks.u
         if multiplier is None:
             return Update(sent={"v": v, "u": u}, pending={"u": u})
-        steps = np.full((len(u), 1), float(work.steps))
+        steps = np.full((len(u), 1), float(context.steps))
         kept = {"v": v, "u": u, "lambda": multiplier, "steps": steps}
         return Update(sent={"v": v, "u": u}, pending=kept)
 
-    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
+    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
         """Add the mean updates; who was absent did zero steps, so means divide by m."""
-        m = facts.m
+        m = round_info.m
         v, u = sums.vectors["v"] / m, sums.vectors["u"] / m
         new: dict[str, Array] = {"C": server["C"] + v, "w_mean": server["w_mean"] + u / m}
         if self.exact:
-            drift, scale = facts.step * sums.steps / m**2, facts.step * facts.longest
-            share = sums.steps / (m * facts.longest)
+            drift, scale = (
+                round_info.step * sums.steps / m**2,
+                round_info.step * round_info.max_local_steps,
+            )
+            share = sums.steps / (m * round_info.max_local_steps)
             new["w_mean"] -= drift * server["cu_mean"]
             new["cv_mean"] = (1 - share) * server["cv_mean"] - v / scale
             new["cu_mean"] = server["cu_mean"] - u / scale
@@ -188,16 +193,24 @@ class PCFedAvg(Algorithm):
         return new
 
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
+        self,
+        private: Vectors,
+        pending: Vectors,
+        received: Vectors,
+        round_info: RoundInfo,
+        steps: int,
     ) -> Vectors:
         """Add the agent's own part of the round to its offset and its corrections."""
-        m = facts.m
+        m = round_info.m
         u, w = pending["u"], self._offset(received, private)
         add_quotient(w, u, m)
         new: dict[str, Array] = {"w": w}
         if self.exact:
-            drift, scale = facts.step * steps / m**2, facts.step * facts.longest
-            beta = pending["steps"] / facts.longest
+            drift, scale = (
+                round_info.step * steps / m**2,
+                round_info.step * round_info.max_local_steps,
+            )
+            beta = pending["steps"] / round_info.max_local_steps
             new["w"] -= drift * private["cu"]
             new["cv"] = private["cv"] - beta * received["cv_mean"] - pending["v"] / scale
             new["cu"] = private["cu"] - np.divide(u, scale, dtype=np.float64)
@@ -228,25 +241,31 @@ class PCFedAvg(Algorithm):
         return server["C"] + server["w_mean"]
 
 
-def _multiplier(work: Work, private: Vectors, facts: Round, model: Array) -> Array:
+def _multiplier(
+    context: LocalContext, private: Vectors, round_info: RoundInfo, model: Array
+) -> Array:
     """Return every agent's multiplier, moved by its last round; λ is 0 before its first."""
-    rho, multiplier, beta = facts.penalty, private["lambda"], private["beta"]
+    rho, multiplier, beta = round_info.penalty, private["lambda"], private["beta"]
     if not beta.any():
         return multiplier
     y = model + multiplier / rho
-    p: Array = rho * (y - work.project(y, out=np.empty_like(y)))
+    p: Array = rho * (y - context.project(y, out=np.empty_like(y)))
     return multiplier + beta * (p - multiplier)
 
 
 def _corrections(
-    work: Work, received: Vectors, private: Vectors, facts: Round, multiplier: Array
+    context: LocalContext,
+    received: Vectors,
+    private: Vectors,
+    round_info: RoundInfo,
+    multiplier: Array,
 ) -> Corrections:
     """Gather what the local steps of the exact method need."""
-    shift = facts.step / facts.m
+    shift = round_info.step / round_info.m
     return Corrections(
-        every=work.rows(received["cv_mean"] - private["cv"]),
-        own=work.rows(private["cu"]),
-        offset=work.rows(multiplier / facts.penalty),
-        own_shift=work.rows(shift * private["cu"]),
-        mean_shift=(shift * received["cu_mean"]).astype(work.dtype),
+        every=context.rows(received["cv_mean"] - private["cv"]),
+        own=context.rows(private["cu"]),
+        offset=context.rows(multiplier / round_info.penalty),
+        own_shift=context.rows(shift * private["cu"]),
+        mean_shift=(shift * received["cu_mean"]).astype(context.dtype),
     )

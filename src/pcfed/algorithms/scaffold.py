@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from pcfed.algorithms.base import Algorithm, Round, Sums, Update, Vectors
+from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.fedavg import descend
+from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.schedules import Schedule
-from pcfed.algorithms.work import Work
-from pcfed.arrays import Array, Float64Array, positive
+from pcfed.arrays import Array, Float64Array
+from pcfed.validation import positive
 
 
 @dataclass(frozen=True)
@@ -55,26 +56,33 @@ class Scaffold(Algorithm):
         x = models.mean(axis=0)
         return {"x": x, "c": np.zeros_like(x)}, {"c": np.zeros_like(models)}
 
-    def local(self, work: Work, received: Vectors, private: Vectors, facts: Round) -> Update:
+    def local(
+        self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
+    ) -> Update:
         """Take corrected local steps; send the differences of the model and of c_i."""
-        x, c = (received[name].astype(work.dtype)[None] for name in ("x", "c"))
-        correction = work.empty()
+        x, c = (received[name].astype(context.dtype)[None] for name in ("x", "c"))
+        correction = context.empty()
         np.subtract(received["c"], private["c"], out=correction, casting="same_kind")
-        y = descend(work, x, facts, correction=correction)
+        y = descend(context, x, round_info, correction=correction)
         delta, delta_c = np.subtract(y, x, out=y), correction
-        np.divide(delta, -work.steps * facts.step, out=delta_c)
+        np.divide(delta, -context.steps * round_info.step, out=delta_c)
         delta_c -= c
         return Update(sent={"delta": delta, "delta_c": delta_c}, pending={"delta_c": delta_c})
 
-    def aggregate(self, server: Vectors, sums: Sums, facts: Round) -> Vectors:
+    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
         """Add the mean difference of those who took part, and move c by the sum over m."""
         return {
-            "x": server["x"] + self.server_step * sums.vectors["delta"] / sums.counted,
-            "c": server["c"] + sums.vectors["delta_c"] / facts.m,
+            "x": server["x"] + self.server_step * sums.vectors["delta"] / sums.num_aggregated,
+            "c": server["c"] + sums.vectors["delta_c"] / round_info.m,
         }
 
     def commit(
-        self, private: Vectors, pending: Vectors, received: Vectors, facts: Round, steps: int
+        self,
+        private: Vectors,
+        pending: Vectors,
+        received: Vectors,
+        round_info: RoundInfo,
+        steps: int,
     ) -> Vectors:
         """Move the agent's own control variate."""
         return {"c": private["c"] + pending["delta_c"]}

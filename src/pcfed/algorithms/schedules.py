@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from pcfed.arrays import positive, real
+from pcfed.validation import positive, real
 
 Schedule = float | Callable[[int], float] | Literal["auto", "theory"]
 """A number, a function of the round's index (from 0), a good choice for the problem, or what the
@@ -65,7 +65,7 @@ STEADY = 20.0
 """Rounds after which a decaying step begins to fall."""
 
 
-def check_schedule(where: str, schedule: object, *, zero: bool, words: Collection[str]) -> None:
+def check_schedule(where: str, schedule: object, *, zero: bool, keywords: Collection[str]) -> None:
     """Raise unless ``schedule`` is a number in range, a function, or a word that is allowed.
 
     Parameters
@@ -76,13 +76,13 @@ def check_schedule(where: str, schedule: object, *, zero: bool, words: Collectio
         What the user gave.
     zero : bool
         Whether 0 is allowed.
-    words : collection of str
+    keywords : collection of str
         What it may be instead of a number.
     """
-    if callable(schedule) or (isinstance(schedule, str) and schedule in words):
+    if callable(schedule) or (isinstance(schedule, str) and schedule in keywords):
         return
     if not isinstance(schedule, (int, float)):
-        options = " or ".join(["a number, a function of the round", *(f'"{w}"' for w in words)])
+        options = " or ".join(["a number, a function of the round", *(f'"{w}"' for w in keywords)])
         raise ValueError(f"{where} must be {options}, got {schedule!r}; give one such as 0.1.")
     positive(where, schedule, zero=zero)
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pcfed import compiler
-from pcfed.algorithms.work import Work
+from pcfed.algorithms.local_context import LocalContext
 from pcfed.arrays import Array, Float64Array
+from pcfed.kernels import compiler
 from pcfed.sets.rows import Targets
 
 Numbers = tuple[Any, Any, Any]
@@ -61,7 +61,7 @@ def descend(y: Array, g: Array, p: Array, x: Array, terms: Terms) -> None:
         The factors and the correction.
     """
     gamma, rho, mu = terms.numbers(y.dtype)
-    if (kernels := compiler.kernels("pcfed.algorithms.kernels")) is not None:
+    if (kernels := compiler.kernels("pcfed.kernels.steps")) is not None:
         kernels.descend_rows(y.dtype)(y, g, p, x, terms.change(y.dtype), gamma, rho, mu)
         return
     if rho:
@@ -73,17 +73,17 @@ def descend(y: Array, g: Array, p: Array, x: Array, terms: Terms) -> None:
     y -= gamma * g
 
 
-def descend_all(work: Work, y: Array, x: Array, terms: Terms) -> bool:
+def descend_all(context: LocalContext, y: Array, x: Array, terms: Terms) -> bool:
     """Take all local steps of a round in compiled code, if it can be done, and say whether it was.
 
-    Otherwise y may have changed. Gradients and projections are those of ``work``; the rest is as
+    Otherwise y may have changed. Gradients and projections are those of ``context``; the rest is as
     in ``descend``, to the same bits.
     """
-    kernels, sources = compiler.kernels("pcfed.algorithms.kernels"), work.sources()
-    targets = work.sets.targets(y.dtype) if terms.penalty else NO_TARGETS
+    kernels, sources = compiler.kernels("pcfed.kernels.steps"), context.sources()
+    targets = context.sets.targets(y.dtype) if terms.penalty else NO_TARGETS
     if kernels is None or targets is None or not sources:
         return False
-    rows = work.room(2)
+    rows = context.room(2)
     for run, source in sources:
         start, change = (
             rows if len(rows) == 1 else rows[run] for rows in (x, terms.change(y.dtype))
@@ -92,9 +92,9 @@ def descend_all(work: Work, y: Array, x: Array, terms: Terms) -> bool:
         numbers, room = terms.numbers(y.dtype), (source.room(), rows)
         if not steps(y[run], start, change, numbers, tuple(source), targets.of(run), room):
             return False
-    work.release(rows)
+    context.release(rows)
     if terms.penalty:
-        work.sets.remember(targets.thresholds)
+        context.sets.remember(targets.thresholds)
     return True
 
 
@@ -108,7 +108,7 @@ def add_rows(total: Float64Array, rows: Array) -> None:
     rows : array of shape (rows, n)
         float32 or float64, in C order.
     """
-    if (kernels := compiler.kernels("pcfed.algorithms.kernels")) is not None:
+    if (kernels := compiler.kernels("pcfed.kernels.steps")) is not None:
         kernels.add_rows(rows.dtype)(total, rows)
         return
     for row in rows:
@@ -127,7 +127,7 @@ def add_quotient(rows: Array, update: Array, m: int) -> None:
     m : int
         Size of the roster.
     """
-    if (kernels := compiler.kernels("pcfed.algorithms.kernels")) is not None:
+    if (kernels := compiler.kernels("pcfed.kernels.steps")) is not None:
         kernels.add_quotient(update.dtype)(rows, update, float(m))
         return
     rows += np.divide(update, m, dtype=np.float64)
@@ -168,7 +168,7 @@ class Blocks:
 
     Parameters
     ----------
-    work : Work
+    context : LocalContext
         The agents' data, sets and couplings.
     center : array of shape (n,)
         C.
@@ -191,18 +191,18 @@ class Blocks:
 
     def __init__(
         self,
-        work: Work,
+        context: LocalContext,
         center: Array,
         offsets: Array,
         mean: Array,
         fix: Corrections | None,
     ) -> None:
-        self.work, self.fix = work, fix
+        self.context, self.fix = context, fix
         self.center, self.offsets = (
             np.ascontiguousarray(each, np.float64) for each in (center, offsets)
         )
-        self.z0 = mean.astype(work.dtype)
-        self.v, self.u = work.empty(), work.empty()
+        self.z0 = mean.astype(context.dtype)
+        self.v, self.u = context.empty(), context.empty()
 
     def walk(self, *, step: float, penalty: float, m: int) -> None:
         """Take all local steps of a round.
@@ -214,39 +214,39 @@ class Blocks:
         m : int
             Size of the roster.
         """
-        work, kind = self.work, self.v.dtype.type
+        context, kind = self.context, self.v.dtype.type
         numbers = (kind(step), kind(penalty), kind(1 / m))
         if not self._advance_all(numbers):
             self.v[...], self.u[...], self.taken = 0, 0, 0
-            self.x0 = np.add(self.center, self.offsets, work.empty(), casting="same_kind")
-            self.z = work.rows(self.z0)
-            g = work.empty()
-            for _ in range(work.steps):
-                self._advance(work.gradient(self.z, out=g), numbers)
-            work.release(g, self.x0, self.z)
+            self.x0 = np.add(self.center, self.offsets, context.empty(), casting="same_kind")
+            self.z = context.rows(self.z0)
+            g = context.empty()
+            for _ in range(context.steps):
+                self._advance(context.gradient(self.z, out=g), numbers)
+            context.release(g, self.x0, self.z)
         if self.fix is not None:
-            work.release(*self.fix.rows)
+            context.release(*self.fix.rows)
 
     def _advance_all(self, numbers: Numbers) -> bool:
         """Take all local steps in compiled code, if it can be done, and say whether it was."""
-        work, kernels = self.work, compiler.kernels("pcfed.algorithms.kernels")
-        sources, targets = work.sources(), work.sets.targets(self.v.dtype)
+        context, kernels = self.context, compiler.kernels("pcfed.kernels.steps")
+        sources, targets = context.sources(), context.sets.targets(self.v.dtype)
         if kernels is None or targets is None or not sources:
             return False
-        rows = work.room(5 if self.fix is None else 6)
+        rows = context.room(5 if self.fix is None else 6)
         for run, source in sources:
             blocks = (self.v[run], self.u[run], self.z0, self.center, self.offsets[run])
             steps = kernels.advance_all(*source.kernel, fixed=self.fix is not None)
             facts, room = self._facts(run, numbers), (source.room(), rows)
             if not steps(blocks, *facts, tuple(source), targets.of(run), room):
                 return False
-        work.release(rows)
-        work.sets.remember(targets.thresholds)
+        context.release(rows)
+        context.sets.remember(targets.thresholds)
         return True
 
     def _advance(self, g: Array, numbers: Numbers) -> None:
         """Take one local step from the gradients at z, which may be overwritten."""
-        kernels = compiler.kernels("pcfed.algorithms.kernels")
+        kernels = compiler.kernels("pcfed.kernels.steps")
         done = 0 if kernels is None else self._advance_row_by_row(kernels, g, numbers)
         if done < len(g):
             self._advance_at_once(kernels, slice(done, None), g, numbers)
@@ -254,36 +254,36 @@ class Blocks:
 
     def _advance_row_by_row(self, kernels: Any, g: Array, numbers: Numbers) -> int:
         """Project and step, each row while it is in the cache; return how many rows went so."""
-        targets = self.work.sets.targets(g.dtype)
+        targets = self.context.sets.targets(g.dtype)
         if targets is None:
             return 0
-        room = self.work.room(2 if self.fix is None else 3)
+        room = self.context.room(2 if self.fix is None else 3)
         parts = self._parts(slice(None), numbers)
         done: int = kernels.step_rows(g.dtype, fixed=self.fix is not None)(
             *parts, g, tuple(targets), room
         )
-        self.work.release(room)
-        self.work.sets.remember(targets.thresholds)
+        self.context.release(room)
+        self.context.sets.remember(targets.thresholds)
         return done
 
     def _advance_at_once(self, kernels: Any, rows: slice, g: Array, numbers: Numbers) -> None:
         """Project all of these rows, then step."""
-        work, fix = self.work, self.fix
-        x, p = work.empty(), work.empty()
-        y = x if fix is None else work.empty()
+        context, fix = self.context, self.fix
+        x, p = context.empty(), context.empty()
+        y = x if fix is None else context.empty()
         points, parts = (x[rows], y[rows]), self._parts(rows, numbers)
         if kernels is None:
             self._place(*points)
         else:
             kernels.place_rows(g.dtype, fixed=self.fix is not None)(*parts, *points)
-        work.project(y[rows], out=p[rows], first=rows.start)
+        context.project(y[rows], out=p[rows], first=rows.start)
         if kernels is None:
             self._step(g, *points, p, *numbers)
         else:
             kernels.advance_rows(g.dtype, fixed=self.fix is not None)(
                 *parts, g[rows], *points, p[rows]
             )
-        work.release(x, y, p)
+        context.release(x, y, p)
 
     def _place(self, x: Array, y: Array) -> None:
         """Write the own blocks and the points to be projected."""
@@ -297,7 +297,7 @@ class Blocks:
     ) -> None:
         """Take the step, from gradients, own blocks, points y and their projections."""
         v, u, z, fix = self.v, self.u, self.z, self.fix
-        s = self.work.coupling * (x - z)
+        s = self.context.coupling * (x - z)
         g -= s
         g *= share
         np.subtract(y, p, out=p)
@@ -319,7 +319,7 @@ class Blocks:
 
     def _facts(self, rows: slice, numbers: Numbers) -> tuple[tuple[Any, ...] | None, Any]:
         """Return the corrections, if any, and the factors, of some rows."""
-        fix, factors = self.fix, (self.work.coupling[rows], *numbers)
+        fix, factors = self.fix, (self.context.coupling[rows], *numbers)
         if fix is None:
             return None, factors
         return (*(each[rows] for each in fix.rows), fix.mean_shift), factors

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pcfed.data import DataError
-from pcfed.files import FileError
+from pcfed.storage.atomic import FileError
 
 app = typer.Typer(
     help="Federated learning in which every agent keeps its own model inside its own limits.",

@@ -15,7 +15,7 @@ from rich.text import Text
 from pcfed.cli.app import app, console, errors, say
 
 if TYPE_CHECKING:
-    from pcfed.flower.local import LocalFederation
+    from pcfed.federation.local_federation import LocalFederation
 
 federation_app = typer.Typer(help="Agents as processes of their own, over Flower.")
 app.add_typer(federation_app, name="federation", no_args_is_help=True)
@@ -33,7 +33,7 @@ def up(
     folder: Folder = HERE,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, with example data where there is none."""
-    from pcfed.flower.local import LocalFederation
+    from pcfed.federation.local_federation import LocalFederation
 
     federation = LocalFederation(folder)
     federation.write_example(agents)
@@ -73,9 +73,9 @@ def audit(folder: Folder = HERE) -> None:
 @federation_app.command()
 def status(folder: Folder = HERE) -> None:
     """Show which processes run, how far the training is, who is here and who is late."""
-    from pcfed.flower.local import LocalFederation
-    from pcfed.flower.places import PROGRESS
-    from pcfed.flower.progress import read_progress
+    from pcfed.federation.local_federation import LocalFederation
+    from pcfed.federation.paths import PROGRESS
+    from pcfed.federation.status_file import read_progress
 
     federation = LocalFederation(folder)
     table = Table("process", "runs")
@@ -93,7 +93,7 @@ def status(folder: Folder = HERE) -> None:
 @federation_app.command()
 def down(folder: Folder = HERE) -> None:
     """Stop all processes of the federation."""
-    from pcfed.flower.local import LocalFederation
+    from pcfed.federation.local_federation import LocalFederation
 
     say(f"{LocalFederation(folder).down()} processes stopped.")
 
@@ -107,7 +107,7 @@ def keys(
     folder: Annotated[Path, typer.Option(help="Where to write.")] = Path("keys"),
 ) -> None:
     """Make an authority, the server's certificate and keys for agents."""
-    from pcfed.flower.keys import make_keys
+    from pcfed.federation.keys import make_keys
 
     make_keys(folder, host, agents or [])
     say(
@@ -126,7 +126,7 @@ class View:
     """
 
     def __init__(self, training: Path) -> None:
-        from pcfed.flower.places import HISTORY, PROGRESS
+        from pcfed.federation.paths import HISTORY, PROGRESS
 
         self._progress, self._history = training / PROGRESS, training / HISTORY
         self._live = Live(console=errors, transient=True) if errors.is_terminal else None
@@ -144,7 +144,7 @@ class View:
 
     def look(self) -> None:
         """Show what is new."""
-        from pcfed.flower.progress import read_history, read_progress
+        from pcfed.federation.status_file import read_history, read_progress
 
         if not self._progress.exists() or self._progress.stat().st_mtime_ns == self._old:
             if self._live:
@@ -215,7 +215,7 @@ def told(facts: dict[str, Any], now: float | None = None) -> list[str]:
 
 def _running(folder: Path) -> LocalFederation:
     """Return the federation of a folder, which must run."""
-    from pcfed.flower.local import LocalFederation
+    from pcfed.federation.local_federation import LocalFederation
 
     federation = LocalFederation(folder)
     if federation.running is None:
@@ -225,8 +225,8 @@ def _running(folder: Path) -> LocalFederation:
 
 def _end(federation: LocalFederation, finished: bool) -> None:
     """Say why a run did not come to its end, and leave."""
-    from pcfed.flower.places import PROGRESS
-    from pcfed.flower.progress import read_progress
+    from pcfed.federation.paths import PROGRESS
+    from pcfed.federation.status_file import read_progress
 
     if finished:
         return
@@ -241,8 +241,8 @@ def _end(federation: LocalFederation, finished: bool) -> None:
 
 def _show_history(training: Path) -> None:
     """Show who was counted in the last rounds, and what owners allow to be told."""
-    from pcfed.flower.places import HISTORY
-    from pcfed.flower.progress import read_history
+    from pcfed.federation.paths import HISTORY
+    from pcfed.federation.status_file import read_history
 
     table = Table("round", "counted", "refused", "missing", "told before it")
     for entry in read_history(training / HISTORY, ROUNDS):
@@ -255,9 +255,9 @@ def _show_history(training: Path) -> None:
 
 def _show_result(training: Path) -> None:
     """Show what came out, if it has come to an end."""
-    from pcfed.flower.certificate import Certified
-    from pcfed.flower.places import RESULT
-    from pcfed.flower.progress import read_progress
+    from pcfed.federation.certification import Certified
+    from pcfed.federation.paths import RESULT
+    from pcfed.federation.status_file import read_progress
 
     facts = read_progress(training / RESULT)
     if "finished" not in facts:
@@ -276,8 +276,8 @@ def _show_result(training: Path) -> None:
 
 
 def _show_audit(training: Path) -> None:
-    from pcfed.flower.places import RESULT
-    from pcfed.flower.progress import read_progress
+    from pcfed.federation.paths import RESULT
+    from pcfed.federation.status_file import read_progress
 
     facts = read_progress(training / RESULT)
     if "audit" in facts:

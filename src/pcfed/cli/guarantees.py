@@ -17,7 +17,7 @@ from pcfed.cli.app import DataDir, app, console, errors, say
 from pcfed.experiments.claims import coverage
 from pcfed.experiments.presets import NAMES, load_preset
 from pcfed.experiments.runner import build_problem, problem_of_run
-from pcfed.result import Result
+from pcfed.simulation.result import Result
 
 
 @app.command()

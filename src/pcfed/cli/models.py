@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from pcfed.cli.app import app, say
-from pcfed.files import write_atomically
-from pcfed.training.assemble import matrix_of
+from pcfed.data.tables import read_table
+from pcfed.storage.atomic import write_atomically
 from pcfed.training.exports import FORMS, export
 from pcfed.training.saved import open_models, open_module
-from pcfed.training.tables import read_table
+from pcfed.training.setup import matrix_of
 
 Run = Annotated[Path, typer.Argument(help="The folder of a finished training.")]
 

@@ -16,7 +16,7 @@ from pcfed.data.datasets import (
     path,
     status,
 )
-from pcfed.data.files import DataError
+from pcfed.data.originals import DataError
 from pcfed.data.partitions import by_classes, counts, dirichlet, iid, label_sorted, unequal
 from pcfed.data.pictures import picture, show
 

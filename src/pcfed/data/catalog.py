@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pcfed.data.archives import Archive, PictureArchive
-from pcfed.data.files import File
+from pcfed.data.originals import File
 from pcfed.data.sources import Source, node_package, python_package, web_archive, web_files
+from pcfed.data.unpack import Archive, PictureArchive
 
 
 @dataclass(frozen=True)

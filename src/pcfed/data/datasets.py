@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.arrays import positive
 from pcfed.data import catalog
 from pcfed.data.catalog import Originals
-from pcfed.data.files import DataError, optional
+from pcfed.data.originals import DataError, optional
 from pcfed.data.sources import Progress
 from pcfed.data.store import Contents, cache_directory, obtain, search, user_directory
+from pcfed.validation import positive
 
 Bytes = NDArray[np.uint8]
 PathLike = str | os.PathLike[str]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pcfed.arrays import count, positive
+from pcfed.validation import count, positive
 
 Indices = NDArray[np.intp]
 Labels = NDArray[np.integer[Any]]

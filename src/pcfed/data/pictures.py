@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.data.datasets import Dataset
-from pcfed.data.files import optional
+from pcfed.data.originals import optional
 from pcfed.data.partitions import counts
 
 if TYPE_CHECKING:

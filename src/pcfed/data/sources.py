@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from pcfed.data.archives import Archive, PictureArchive
-from pcfed.data.files import File, optional, read_at_most
+from pcfed.data.originals import File, optional, read_at_most
+from pcfed.data.unpack import Archive, PictureArchive
 
 Progress = Callable[[str, int, int], None]
 """Called with what is fetched, the bytes that have arrived and the bytes that are expected."""

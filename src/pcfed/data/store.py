@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pcfed.data.catalog import Originals
-from pcfed.data.display import terminal
-from pcfed.data.files import DataError, File, optional, read_at_most
+from pcfed.data.fetch_progress import terminal
+from pcfed.data.originals import DataError, File, optional, read_at_most
 from pcfed.data.sources import Progress, Source, Unreachable
-from pcfed.files import write_atomically
+from pcfed.storage.atomic import write_atomically
 
 VARIABLE = "PCFED_DATA"
 ATTEMPTS = 2  # how often a source is asked whose files arrive damaged

@@ -94,8 +94,13 @@ def _converges(race: Race, case: Case) -> Iterator[Claim]:
 def coverage(problem: Problem, setting: Setting, method: Method) -> str:
     """Say whether the theorem covers a method as the experiment runs it, and if not, why."""
     algorithm = method.algorithm
-    penalties = [algorithm.round(r, m=problem.m, longest=1).penalty for r in range(setting.rounds)]
-    steps = [algorithm.round(r, m=problem.m, longest=1).step for r in range(setting.rounds)]
+    penalties = [
+        algorithm.round_info(r, m=problem.m, max_local_steps=1).penalty
+        for r in range(setting.rounds)
+    ]
+    steps = [
+        algorithm.round_info(r, m=problem.m, max_local_steps=1).step for r in range(setting.rounds)
+    ]
     largest = problem.largest_step(max(penalties), method.local_steps)
     reasons = []
     if max(steps) > largest:

@@ -27,17 +27,17 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pcfed.algorithms import Algorithm, FedAvg, FedProx, Outlook, PCFedAvg, Scaffold
+from pcfed.algorithms import Algorithm, FedAvg, FedProx, PCFedAvg, RunInfo, Scaffold
 from pcfed.experiments.presets import load_preset
 from pcfed.experiments.runner import build_problem
-from pcfed.files import write_atomically
 from pcfed.guarantees import Certificate, certify
 from pcfed.losses import LeastSquares
 from pcfed.problem import Agent, Problem
-from pcfed.result import Result
 from pcfed.sampling import batch_size
 from pcfed.sets import L1Ball, ProjectionError
-from pcfed.simulate import run
+from pcfed.simulation.result import Result
+from pcfed.simulation.run import run
+from pcfed.storage.atomic import write_atomically
 
 EXACT = "exact"
 """The name of this experiment."""
@@ -98,12 +98,12 @@ class Case:
         """The data set that it needs."""
         return {"digits": "digits", "MNIST": "mnist"}.get(self.problem)
 
-    def outlook(self, problem: Problem) -> Outlook:
+    def run_info(self, problem: Problem) -> RunInfo:
         """Return what methods may know of the runs."""
         sizes = [batch_size(self.batch, a.loss.size, agent=a.name) for a in problem.agents]
-        return Outlook(
+        return RunInfo(
             rounds=self.others,
-            longest=self.local_steps,
+            max_local_steps=self.local_steps,
             batches=None if self.batch == 1.0 else tuple(sizes),
             noisy=self.batches(self.rounds) < 1.0,
         )
@@ -295,8 +295,8 @@ def _methods() -> Iterator[_Method]:
 def _pair(penalty: float, share: float, problem: Problem) -> PCFedAvg:
     """Return PC-FedAvg with a pair of the grid."""
     rho = penalty * problem.L_f / problem.m
-    auto = PCFedAvg("auto", rho).resolved(problem, Outlook(rounds=1, longest=1))
-    return PCFedAvg(share * auto.round(0, m=problem.m, longest=1).step, rho)
+    auto = PCFedAvg("auto", rho).resolved(problem, RunInfo(rounds=1, max_local_steps=1))
+    return PCFedAvg(share * auto.round_info(0, m=problem.m, max_local_steps=1).step, rho)
 
 
 METHODS = tuple(_methods())
@@ -306,7 +306,7 @@ def _course(out: Path, case: Case, which: int, data_dir: Path | None) -> Course:
     """Return a run from its file, or run it and write the file, whole or not at all."""
     problem = problem_of(case, data_dir)
     method = METHODS[which]
-    algorithm = method.make(problem).resolved(problem, case.outlook(problem))
+    algorithm = method.make(problem).resolved(problem, case.run_info(problem))
     start = Course(case, method.name, repr(algorithm))
     path = out / "runs" / f"{case.slug}-{which}.json"
     if path.exists():

@@ -15,8 +15,8 @@ from pcfed.experiments.claims import PC, budgets
 from pcfed.experiments.exact import OURS, Case, Race, write_race
 from pcfed.experiments.rates import Rates, write_rates
 from pcfed.experiments.summary import Comparison, write_csv
-from pcfed.files import write_atomically
-from pcfed.result import Record
+from pcfed.simulation.result import Record
+from pcfed.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

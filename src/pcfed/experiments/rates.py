@@ -26,13 +26,13 @@ from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import PCFedAvg
 from pcfed.arrays import Float64Array
-from pcfed.files import write_atomically
 from pcfed.guarantees import bounds, constants, optimum
 from pcfed.losses import LogisticRegression
 from pcfed.problem import Agent, Problem
-from pcfed.result import Record, Result
 from pcfed.sets import L1Ball
-from pcfed.simulate import run
+from pcfed.simulation.result import Record, Result
+from pcfed.simulation.run import run
+from pcfed.storage.atomic import write_atomically
 
 RATES = "rates"
 """The name of this experiment."""

@@ -23,12 +23,12 @@ from threadpoolctl import threadpool_limits
 
 from pcfed import data
 from pcfed.experiments.presets import Method, Preset, Setting, digest
-from pcfed.files import write_atomically
 from pcfed.losses import SoftmaxRegression
 from pcfed.problem import Agent, Problem
-from pcfed.result import Result
 from pcfed.sets import parse_set
-from pcfed.simulate import Evaluation, run
+from pcfed.simulation.result import Result
+from pcfed.simulation.run import Evaluation, run
+from pcfed.storage.atomic import write_atomically
 
 DIRICHLET_ALPHA = 0.5
 

@@ -13,8 +13,8 @@ import numpy as np
 from pcfed.arrays import Float64Array
 from pcfed.experiments.presets import Preset, Setting
 from pcfed.experiments.runner import Job, slug
-from pcfed.files import write_atomically
-from pcfed.result import Record, Result
+from pcfed.simulation.result import Record, Result
+from pcfed.storage.atomic import write_atomically
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pcfed.arrays import count, positive
 from pcfed.guarantees.constants import Constants
+from pcfed.validation import count, positive
 
 PAPER = '"On Performance Guarantees for Federated Learning with Personalized Constraints"'
 ASSUMPTIONS = (

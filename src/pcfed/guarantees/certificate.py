@@ -33,13 +33,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, count, positive
+from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.tighten import tighten
 from pcfed.notebook import html_table
 from pcfed.problem import Agent, Problem
-from pcfed.result import Result
 from pcfed.sets import ProjectionError
-from pcfed.simulate import Evaluation
+from pcfed.simulation.result import Result
+from pcfed.simulation.run import Evaluation
+from pcfed.validation import count, positive
 
 
 @dataclass(frozen=True, eq=False)

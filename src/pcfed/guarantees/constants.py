@@ -23,11 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, count, positive
+from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.noise import noise_bound, noise_estimate
 from pcfed.guarantees.optimum import Optimum
 from pcfed.problem import Problem
 from pcfed.sampling import Sampling
+from pcfed.validation import count, positive
 
 
 @dataclass(frozen=True)

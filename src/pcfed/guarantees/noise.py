@@ -18,10 +18,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, floating
+from pcfed.arrays import Array, Float64Array
 from pcfed.losses import Loss
 from pcfed.problem import Problem
 from pcfed.sampling import Batches, Sampling, batch_size
+from pcfed.validation import floating
 
 SAMPLES = 512
 """Samples whose gradients an estimate looks at, per agent."""

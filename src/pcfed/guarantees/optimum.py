@@ -24,12 +24,13 @@ from typing import Literal
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, count, positive
+from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.certificate import HOPE, certify
 from pcfed.guarantees.quasi_newton import Curvature, accelerate
 from pcfed.guarantees.tighten import tighten
 from pcfed.problem import Problem
 from pcfed.sets import Hint
+from pcfed.validation import count, positive
 
 PATIENCE = 10
 """Iterations without progress, at the level of rounding, after which the search ends."""

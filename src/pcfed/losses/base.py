@@ -71,7 +71,7 @@ class Loss(ABC):
     def smoothness(self) -> float:
         """Return $L_f$, a Lipschitz constant of the gradient."""
 
-    def usual_smoothness(self, batch: int | None = None) -> float:
+    def typical_smoothness(self, batch: int | None = None) -> float:
         """Return the curvature to expect, where $L_f$ is a bound that data hardly ever reach.
 
         ``step="auto"`` is made from it; $L_f$ where nothing better is known.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed import compiler
 from pcfed.arrays import Array, Float64Array, empty
+from pcfed.kernels import compiler
 from pcfed.losses.features import Index, is_sparse
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def takes(model: LinearModel, batch: int) -> bool:
         and (outputs <= OUTPUTS or outputs * batch <= SLOPES)
         and batch * columns <= FEATURES
         and not is_sparse(model._features.matrix)
-        and compiler.kernels("pcfed.losses.kernels") is not None
+        and compiler.kernels("pcfed.kernels.gradients") is not None
     )
 
 
@@ -88,7 +88,7 @@ def gradients(read: Source, x: Array, out: Array) -> None:
     x, out : arrays of shape (agents, n)
         In the dtype of the losses and in C order; they share no memory.
     """
-    kernels: Any = compiler.kernels("pcfed.losses.kernels")
+    kernels: Any = compiler.kernels("pcfed.kernels.gradients")
     kernels.gradient_rows(*read.kernel)(x, tuple(read), read.room(), out)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import sparse
 
-from pcfed.arrays import positive
+from pcfed.validation import positive
 
 Matrix = Any
 """Dense (numpy.ndarray) or sparse (scipy.sparse.csr_array) rows of features."""

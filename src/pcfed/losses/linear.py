@@ -16,12 +16,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pcfed.arrays import Array, positive
+from pcfed.arrays import Array
 from pcfed.losses import compiled
 from pcfed.losses.base import Rows
 from pcfed.losses.features import Features, Index, Matrix, is_sparse, read_features
 from pcfed.losses.samples import EVERY, SampleLoss
 from pcfed.losses.spectrum import largest_eigenvalue, largest_row, trace
+from pcfed.validation import positive
 
 
 class LinearModel(SampleLoss):
@@ -157,7 +158,7 @@ class LinearModel(SampleLoss):
         """
         return self.curvature * self._eigenvalue + self.l2
 
-    def usual_smoothness(self, batch: int | None = None) -> float:
+    def typical_smoothness(self, batch: int | None = None) -> float:
         r"""Return the smoothness to expect of batches of b, of all N samples by default.
 
         $$ \frac{N (b - 1)}{b (N - 1)} L_f + \frac{N - b}{b (N - 1)} L_1, \qquad

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pcfed.arrays import Array, count
+from pcfed.arrays import Array
 from pcfed.losses.compiled import SOFTMAX
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel
+from pcfed.validation import count
 
 
 class SoftmaxRegression(LinearModel):
@@ -74,7 +75,7 @@ class SoftmaxRegression(LinearModel):
             X, y, outputs=self.classes, intercept=intercept, l2=l2, scale=scale, dtype=dtype
         )
 
-    def usual_smoothness(self, batch: int | None = None) -> float:
+    def typical_smoothness(self, batch: int | None = None) -> float:
         r"""Return $\max(0.2, 2/K)$ of what all linear models have, and 0.8 of that for all data.
 
         It is the curvature where all K classes are equally likely, from which training departs; the
@@ -83,7 +84,7 @@ class SoftmaxRegression(LinearModel):
         six times $1/L_f$.
         """
         share = 0.8 if batch is None or batch >= self.size else 1.0
-        return share * max(0.2, 2 / self.classes) * super().usual_smoothness(batch)
+        return share * max(0.2, 2 / self.classes) * super().typical_smoothness(batch)
 
     def _checked_targets(self, y: NDArray[Any]) -> NDArray[np.intp]:
         valid = (y >= 0) & (y < self.classes) & (y == np.floor(y))

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pcfed.arrays import one_line, positive
+from pcfed.errors import one_line
 from pcfed.losses.features import BLOCK_ROWS, FLOATS, PIXELS
+from pcfed.validation import positive
 
 KINDS: dict[torch.dtype, np.dtype[Any]] = {torch.float32: FLOATS[0], torch.float64: FLOATS[1]}
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from pcfed.arrays import Array, count
+from pcfed.arrays import Array
 from pcfed.losses.base import Rows
 from pcfed.losses.features import FLOATS, Index, parts
 from pcfed.losses.samples import EVERY, SampleLoss
@@ -32,6 +32,7 @@ from pcfed.losses.torch_input import (
     read_loss_fn,
     read_module,
 )
+from pcfed.validation import count
 
 TRIED = 8
 """Samples at most on which a module is tried when its loss is made."""

@@ -16,7 +16,7 @@ from pcfed.arrays import Float64Array
 from pcfed.experiments.claims import FEASIBLE, PC
 from pcfed.experiments.summary import Comparison, Curve
 from pcfed.report.measures import MEGABYTE, MethodMeasures, infeasibility_of
-from pcfed.result import Record
+from pcfed.simulation.result import Record
 
 Trace = dict[str, Any]
 

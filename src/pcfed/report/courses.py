@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from pcfed.report.charts import BASELINES, Chart, Panel, Style, Trace, layout_of
-from pcfed.result import Record
+from pcfed.simulation.result import Record
 from pcfed.training.saved import SavedRun
 
 Quantity = Callable[[Record], float]

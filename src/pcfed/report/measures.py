@@ -12,7 +12,7 @@ from pcfed.arrays import Float64Array
 from pcfed.data import Dataset
 from pcfed.experiments.summary import Comparison
 from pcfed.losses import SoftmaxRegression
-from pcfed.result import Record, Result
+from pcfed.simulation.result import Record, Result
 
 NONZERO = 0.01
 """A weight counts as non-zero above this share of the largest weight of its model."""

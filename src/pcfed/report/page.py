@@ -14,7 +14,6 @@ from pcfed.experiments.claims import PC, Claim, Verdict, claims
 from pcfed.experiments.exact import Race
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.summary import Comparison
-from pcfed.files import write_atomically
 from pcfed.report.certified import Certified, certified
 from pcfed.report.charts import Chart, Style, charts, styles
 from pcfed.report.findings import differences, findings, in_short
@@ -22,6 +21,7 @@ from pcfed.report.measures import NONZERO, MethodMeasures, measure
 from pcfed.report.render import render
 from pcfed.report.theorem import Theorem, theorem
 from pcfed.report.weights import QUANTILE, Pictures, pictures
+from pcfed.storage.atomic import write_atomically
 
 MARKS: Mapping[Verdict, str] = {"holds": "✓", "holds, but": "!", "does not hold": "✗"}
 SOURCES: Mapping[str, str] = {

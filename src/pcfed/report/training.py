@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pcfed.files import write_atomically
 from pcfed.report.charts import Chart, Style
 from pcfed.report.courses import course_of, courses, looks
 from pcfed.report.measures import MEGABYTE
 from pcfed.report.render import Drawn, render
-from pcfed.training.delivered import AVERAGE, LINEAR, Delivered
+from pcfed.storage.atomic import write_atomically
 from pcfed.training.saved import SavedRun
+from pcfed.training.trained_models import AVERAGE, LINEAR, TrainedModels
 
 MOST_AGENTS = 200
 """Agents in a table at most."""
@@ -260,7 +260,7 @@ def view_of(place: str, title: str, run: SavedRun) -> View:
     return View(place, title, run, styles, whole, each, weights)
 
 
-def _weights(given: Delivered) -> Weights:
+def _weights(given: TrainedModels) -> Weights:
     """Return the largest coefficients of the models, or the sizes of the parts of modules."""
     models = [*given.names[:MOST_MODELS], AVERAGE]
     parts = [given.parts(name) for name in models]
@@ -281,7 +281,7 @@ def _weights(given: Delivered) -> Weights:
     return Weights(models, rows, len(names), len(given.names) - len(models) + 1, not linear)
 
 
-def _coefficient_names(given: Delivered) -> list[str]:
+def _coefficient_names(given: TrainedModels) -> list[str]:
     """Return what the coefficients of a linear model are called, in their order."""
     if given.kind != "softmax" or given.labels is None:
         return [*given.columns, "(intercept)"][: given.average.size]

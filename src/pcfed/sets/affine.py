@@ -11,8 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, frozen, real
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets.base import ConvexSet, Hint, Linear, UnboundedError, norm, settle, tolerance
+from pcfed.validation import frozen, real
 
 EPS = float(np.finfo(np.float64).eps)
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pcfed.arrays import Array, Float64Array, frozen, positive
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled, threshold
 from pcfed.sets.base import LARGEST, ConvexSet, Hint, Linear, eps_of, norm, shifted
 from pcfed.sets.boxes import box_rows
 from pcfed.sets.compiled import L1_BALL, Target
 from pcfed.sets.threshold import shrink, weighted_shrink
+from pcfed.validation import frozen, positive
 
 Labels = NDArray[np.intp]
 

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pcfed.arrays import Array, Float64Array, floating
+from pcfed.arrays import Array, Float64Array
+from pcfed.validation import floating
 
 LARGEST = 1e150
 """Entries beyond this are refused: their squares would overflow."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, frozen, real
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets.base import (
     ConvexSet,
     Hint,
@@ -22,6 +22,7 @@ from pcfed.sets.base import (
     settle,
     shifted,
 )
+from pcfed.validation import frozen, real
 
 Slice = tuple[int, int | None]
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pcfed import compiler
 from pcfed.arrays import Array, Float64Array
+from pcfed.kernels import compiler
 from pcfed.sets.base import Hint
 
 
@@ -53,7 +53,7 @@ def project(
     """
     if x.ndim == 2:
         return project_rows(x, np.full(x.shape[0], total), target, out, hint)
-    kernels = compiler.kernels("pcfed.sets.kernels")
+    kernels = compiler.kernels("pcfed.kernels.thresholds")
     if kernels is None or x.ndim != 1 or not _fits(x, out):
         return None
     if not SMALLEST[x.dtype] <= total < HUGE:
@@ -73,7 +73,7 @@ def project_rows(
     x: Array, totals: Float64Array, target: Target, out: Array | None, hint: Hint | None
 ) -> Array | None:
     """Project every row for a total of its own."""
-    kernels = compiler.kernels("pcfed.sets.kernels")
+    kernels = compiler.kernels("pcfed.kernels.thresholds")
     if kernels is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _fits(x, out):
         return None
     if not usual(totals, x.dtype):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, count
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets.base import ConvexSet, Hint, ProjectionError, UnboundedError, eps_of, norm
+from pcfed.validation import count
 
 
 @dataclass(frozen=True, eq=False, repr=False)

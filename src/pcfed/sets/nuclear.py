@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, count
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets.balls import Ball, freeze_ball
 from pcfed.sets.base import Hint, ProjectionError, eps_of
 from pcfed.sets.threshold import shrink
+from pcfed.validation import count
 
 
 @dataclass(frozen=True, eq=False, repr=False)

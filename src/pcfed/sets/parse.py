@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pcfed.arrays import one_line
+from pcfed.errors import one_line
 from pcfed.sets.affine import Affine, Halfspace, Hyperplane
 from pcfed.sets.balls import GroupL1Ball, L1Ball, L2Ball, LinfBall
 from pcfed.sets.base import ConvexSet

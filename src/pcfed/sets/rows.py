@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pcfed.arrays import Array, Float64Array, floating
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled, threshold
 from pcfed.sets.base import (
     ConvexSet,
@@ -21,6 +21,7 @@ from pcfed.sets.base import (
     part,
 )
 from pcfed.sets.compiled import L1_BALL, SIMPLEX, Target
+from pcfed.validation import floating
 
 
 def project_l1_balls(

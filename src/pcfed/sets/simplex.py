@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, positive
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled, threshold
 from pcfed.sets.base import ConvexSet, Hint, Linear
 from pcfed.sets.compiled import SIMPLEX, Target
+from pcfed.validation import positive
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, frozen
+from pcfed.arrays import Array, Float64Array
 from pcfed.sets.affine import Affine, Halfspace, Hyperplane
 from pcfed.sets.balls import L1Ball, L2Ball, LinfBall
 from pcfed.sets.base import ConvexSet
@@ -16,6 +16,7 @@ from pcfed.sets.ellipsoid import Ellipsoid
 from pcfed.sets.intersection import Intersection
 from pcfed.sets.polyhedra import Polyhedron
 from pcfed.sets.simplex import Simplex
+from pcfed.validation import frozen
 
 
 def stretched(convex: ConvexSet, factors: Array) -> ConvexSet:

@@ -1,28 +1,28 @@
 """Training from a file: a configuration and data files become a problem and a method."""
 
-from pcfed.training.agents import AgentSettings, read_agent
-from pcfed.training.assemble import Assembled, assemble
-from pcfed.training.config import Config, Data, Training, load_config, read_config
-from pcfed.training.delivered import Delivered, deliver
+from pcfed.config.agent_table import AgentSettings, read_agent
+from pcfed.config.model_table import Model
+from pcfed.config.train_file import Config, Data, Training, load_config, read_config
+from pcfed.data.tables import Table, read_table
 from pcfed.training.directory import RunDirectory
-from pcfed.training.model import Model
 from pcfed.training.outcome import AgentOutcome, Outcome
-from pcfed.training.tables import Table, read_table
+from pcfed.training.setup import TrainingSetup, assemble
 from pcfed.training.train import Job, prepare
+from pcfed.training.trained_models import TrainedModels, deliver
 
 __all__ = [
     "AgentOutcome",
     "AgentSettings",
-    "Assembled",
     "Config",
     "Data",
-    "Delivered",
     "Job",
     "Model",
     "Outcome",
     "RunDirectory",
     "Table",
+    "TrainedModels",
     "Training",
+    "TrainingSetup",
     "assemble",
     "deliver",
     "load_config",

@@ -4,7 +4,7 @@ config.json       the configuration with all defaults, its digest, and versions
 checkpoint.npz    the last round that was saved, beside it the one before
 history.jsonl     one record a line
 log.txt           what happened, with times
-steps.json        how often the step was halved, if it was (`pcfed.training.steps`)
+steps.json        how often the step was halved, if it was (`pcfed.training.step_search`)
 local.npz         the agents' own trainings, each alone, as a checkpoint
 outcome.json      what came of it, in figures (`pcfed.training.outcome`)
 result.npz        the state and the models, once it has ended
@@ -22,9 +22,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pcfed.files import DRAFT, FileError, remove_drafts, sole_user, write_atomically
-from pcfed.training.config import Config
-from pcfed.training.steps import Halvings
+from pcfed.config.train_file import Config
+from pcfed.storage.atomic import DRAFT, FileError, remove_drafts, sole_user, write_atomically
+from pcfed.training.step_search import Halvings
 
 FORMAT = 1
 """Version of the folder."""

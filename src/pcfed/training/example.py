@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
-from pcfed.files import write_atomically
-from pcfed.training.sentences import listed, shown
+from pcfed.errors import display_path, join_names
+from pcfed.storage.atomic import write_atomically
 
 WEIGHTS = {
     "age": 1.1,
@@ -52,8 +52,8 @@ def write_example(folder: Path) -> list[Path]:
     there = [str(path.relative_to(folder)) for path in contents if os.path.lexists(path)]
     if there:
         raise ValueError(
-            f"init: {shown(folder)} must not have the files of the example yet, got "
-            f"{listed(there, 3)}; give another folder, such as pcfed init example."
+            f"init: {display_path(folder)} must not have the files of the example yet, got "
+            f"{join_names(there, 3)}; give another folder, such as pcfed init example."
         )
     for path in reversed(contents):  # the configuration last: then all of it is there
         write_atomically(path, contents[path].encode())

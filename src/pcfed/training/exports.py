@@ -11,19 +11,20 @@ from typing import IO, Any
 
 import numpy as np
 
-from pcfed.arrays import Float64Array, one_line
-from pcfed.files import write_atomically
-from pcfed.training.delivered import AVERAGE, LINEAR, Delivered
+from pcfed.arrays import Float64Array
+from pcfed.errors import one_line
+from pcfed.storage.atomic import write_atomically
+from pcfed.training.trained_models import AVERAGE, LINEAR, TrainedModels
 
-Writer = Callable[[Delivered, str | None, IO[bytes]], object]
+Writer = Callable[[TrainedModels, str | None, IO[bytes]], object]
 
 
-def export(given: Delivered, path: Path, to: str, agent: str | None = None) -> None:
+def export(given: TrainedModels, path: Path, to: str, agent: str | None = None) -> None:
     """Write models to a file of another form.
 
     Parameters
     ----------
-    given : Delivered
+    given : TrainedModels
         The models.
     path : Path
         The file; an older one is replaced.
@@ -46,7 +47,7 @@ def export(given: Delivered, path: Path, to: str, agent: str | None = None) -> N
     write_atomically(path, lambda stream: write(given, agent, stream))
 
 
-def state_dict(given: Delivered, agent: str) -> dict[str, Any]:
+def state_dict(given: TrainedModels, agent: str) -> dict[str, Any]:
     """Return the parameters of a model for ``load_state_dict``; of ``nn.Linear`` if it is linear.
 
     Its outputs are the scores: one for least squares and for logistic regression, where a positive
@@ -60,7 +61,7 @@ def state_dict(given: Delivered, agent: str) -> dict[str, Any]:
     return {name: torch.tensor(part) for name, part in parts.items()}
 
 
-def module_scores(given: Delivered, agent: str, X: Float64Array, module: Any) -> Float64Array:
+def module_scores(given: TrainedModels, agent: str, X: Float64Array, module: Any) -> Float64Array:
     """Return the outputs of a module with an agent's parameters, one row a row of X, in float64.
 
     Raises
@@ -88,7 +89,7 @@ def module_scores(given: Delivered, agent: str, X: Float64Array, module: Any) ->
     return scores
 
 
-def attributes(given: Delivered, agent: str) -> dict[str, Any]:
+def attributes(given: TrainedModels, agent: str) -> dict[str, Any]:
     """Return the attributes of a fitted estimator of scikit-learn, as JSON has them."""
     if given.kind not in LINEAR:
         raise ValueError(
@@ -107,14 +108,14 @@ def attributes(given: Delivered, agent: str) -> dict[str, Any]:
     return {**found, "feature_names_in_": list(given.columns), "n_features_in_": len(given.columns)}
 
 
-def to_sklearn(given: Delivered, agent: str) -> Any:
+def to_sklearn(given: TrainedModels, agent: str) -> Any:
     """Return a fitted ``LogisticRegression`` or ``LinearRegression`` with an agent's model.
 
     It takes arrays with the columns of the training in their order, or a data frame that has them.
 
     Parameters
     ----------
-    given : Delivered
+    given : TrainedModels
         The models.
     agent : str
         Whose model, or ``"average"``.
@@ -138,11 +139,11 @@ def to_sklearn(given: Delivered, agent: str) -> Any:
     return estimator
 
 
-def _everyone(given: Delivered) -> list[str]:
+def _everyone(given: TrainedModels) -> list[str]:
     return list(dict.fromkeys((*given.names, AVERAGE)))
 
 
-def _npz(given: Delivered, agent: str | None, stream: IO[bytes]) -> None:
+def _npz(given: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
     arrays: dict[str, Any] = {"columns": np.array(given.columns)}
     if given.labels is not None:
         arrays["labels"] = np.array(given.labels)
@@ -152,12 +153,12 @@ def _npz(given: Delivered, agent: str | None, stream: IO[bytes]) -> None:
     np.savez(stream, allow_pickle=False, **arrays)
 
 
-def _pt(given: Delivered, agent: str | None, stream: IO[bytes]) -> None:
+def _pt(given: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
     found = state_dict(given, agent) if agent else None
     _torch().save(found or {name: state_dict(given, name) for name in _everyone(given)}, stream)
 
 
-def _json(given: Delivered, agent: str | None, stream: IO[bytes]) -> None:
+def _json(given: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
     found = attributes(given, agent) if agent else None
     facts = found or {name: attributes(given, name) for name in _everyone(given)}
     stream.write(json.dumps(facts, indent=1).encode())

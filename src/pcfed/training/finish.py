@@ -8,16 +8,16 @@ import numpy as np
 
 from pcfed.algorithms import Algorithm, Local, PCFedAvg
 from pcfed.arrays import Array
+from pcfed.errors import short_repr
 from pcfed.guarantees import Certificate, certify
 from pcfed.losses import LeastSquares, Loss
 from pcfed.problem import Problem
-from pcfed.result import Result
 from pcfed.sets import ProjectionError
-from pcfed.training.assemble import Assembled
-from pcfed.training.delivered import Delivered
+from pcfed.simulation.result import Result
 from pcfed.training.outcome import AgentOutcome, Outcome
-from pcfed.training.sentences import brief
-from pcfed.training.steps import first_step
+from pcfed.training.setup import TrainingSetup
+from pcfed.training.step_search import first_step
+from pcfed.training.trained_models import TrainedModels
 
 LONGEST = 200
 """Characters of a set in the table at most."""
@@ -46,9 +46,9 @@ def alone(problem: Problem, algorithm: Algorithm, halvings: int) -> Local:
 
 
 def outcome_of(
-    made: Assembled,
+    made: TrainingSetup,
     result: Result,
-    delivered: Delivered,
+    delivered: TrainedModels,
     local: Result | None,
     notes: tuple[str, ...],
 ) -> Outcome:
@@ -59,11 +59,11 @@ def outcome_of(
 
     Parameters
     ----------
-    made : Assembled
+    made : TrainingSetup
         The agents, with their held-out rows.
     result : Result
         What the run came to.
-    delivered : Delivered
+    delivered : TrainedModels
         The models.
     local : Result or None
         The agents' trainings alone.
@@ -88,7 +88,7 @@ def outcome_of(
         rows.append(
             AgentOutcome(
                 agent=made.problem.names[i],
-                constraint=brief(constraint, LONGEST),
+                constraint=short_repr(constraint, LONGEST),
                 used=used,
                 budget=budget,
                 moved=constraint.distance(trained[i, :coefficients]),

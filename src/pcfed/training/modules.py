@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.arrays import Float64Array, one_line
-from pcfed.files import FileError
+from pcfed.arrays import Float64Array
+from pcfed.config.constraints import Layers
+from pcfed.config.model_table import TORCH
+from pcfed.config.train_file import Config
+from pcfed.errors import did_you_mean, one_line
 from pcfed.losses import Loss
 from pcfed.sets import Blocks, ConvexSet
-from pcfed.training.config import Config
-from pcfed.training.layers import Layers
-from pcfed.training.model import TORCH
-from pcfed.training.sentences import near
+from pcfed.storage.atomic import FileError
 
 OURS = (ValueError, OSError, ArithmeticError, FileError)
 """Errors of our own, which are sentences."""
@@ -69,7 +69,7 @@ def load_module(config: Config, *, allow_import: bool) -> Any:
         if name not in names:
             raise ValueError(
                 f"{where} must name something in {file}, got {name!r}; "
-                f"{near(name, names)}Correct it."
+                f"{did_you_mean(name, names)}Correct it."
             )
         with in_a_sentence(config, ours=()):
             module = names[name]()

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pcfed.files import write_atomically
-from pcfed.training.formats import read_bytes
-from pcfed.training.sentences import shown
+from pcfed.data.readers import read_bytes
+from pcfed.errors import display_path
+from pcfed.storage.atomic import write_atomically
 
 T = TypeVar("T", "AgentOutcome", "Outcome")
 
@@ -101,7 +101,7 @@ class Outcome:
         ValueError
             If the file cannot be read or holds something else.
         """
-        content = read_bytes(shown(path), path, MOST_BYTES)
+        content = read_bytes(display_path(path), path, MOST_BYTES)
         try:
             table: Any = json.loads(content)
             if table.pop("format") != FORMAT:
@@ -111,7 +111,7 @@ class Outcome:
             return _read(Outcome, table)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError(
-                f"{shown(path)}: the file must say what came of a training, and does not; repeat "
+                f"{display_path(path)}: the file must say what came of a training, and does not; repeat "
                 "pcfed train to write it again."
             ) from None
 

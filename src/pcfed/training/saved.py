@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pcfed.journal import read_journal
-from pcfed.result import Record
-from pcfed.training.config import Config, read_config
-from pcfed.training.delivered import Delivered
-from pcfed.training.formats import read_bytes
+from pcfed.config.train_file import Config, read_config
+from pcfed.data.readers import read_bytes
+from pcfed.errors import display_path, one_line, short_repr
+from pcfed.simulation.result import Record
+from pcfed.storage.journal import read_journal
 from pcfed.training.modules import load_module
 from pcfed.training.outcome import Outcome
-from pcfed.training.sentences import brief, shortened, shown
+from pcfed.training.trained_models import TrainedModels
 
 MOST_BYTES = 2**28
 """Bytes of ``config.json`` at most."""
@@ -37,7 +37,7 @@ class SavedRun:
         The evaluated rounds.
     outcome : Outcome or None
         What came of it, once it is finished.
-    models : Delivered or None
+    models : TrainedModels or None
         What it hands out, once it is finished.
     log : str
         What happened, with times.
@@ -48,7 +48,7 @@ class SavedRun:
     versions: Mapping[str, str]
     history: tuple[Record, ...]
     outcome: Outcome | None
-    models: Delivered | None
+    models: TrainedModels | None
     log: str
 
     @property
@@ -88,13 +88,13 @@ def open_run(path: Path) -> SavedRun:
             versions={str(name): str(value) for name, value in facts["versions"].items()},
             history=read_journal(history) if history.exists() else (),
             outcome=Outcome.load(outcome) if outcome.exists() else None,
-            models=Delivered.load(models) if models.exists() else None,
+            models=TrainedModels.load(models) if models.exists() else None,
             log=_log(path / "log.txt"),
         )
     )
 
 
-def open_models(path: Path) -> Delivered:
+def open_models(path: Path) -> TrainedModels:
     """Return the models of a training, from its folder or from the file ``models.npz`` itself.
 
     Raises
@@ -103,14 +103,14 @@ def open_models(path: Path) -> Delivered:
         If there are none: one sentence.
     """
     if path.is_file():
-        return Delivered.load(path)
+        return TrainedModels.load(path)
     _facts(path)
     if not (path / "models.npz").exists():
         raise ValueError(
-            f"{shown(path)}: the training must be finished, got one without models.npz; let "
+            f"{display_path(path)}: the training must be finished, got one without models.npz; let "
             "pcfed train come to its end."
         )
-    return Delivered.load(path / "models.npz")
+    return TrainedModels.load(path / "models.npz")
 
 
 def open_module(path: Path, folder: Path) -> Any:
@@ -132,10 +132,10 @@ def _facts(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     if not file.is_file():
         raise ValueError(
-            f"{shown(path)} must be the folder of a training, got none; give the one that "
+            f"{display_path(path)} must be the folder of a training, got none; give the one that "
             "pcfed train named, such as runs/train."
         )
-    content = read_bytes(shown(file), file, MOST_BYTES)
+    content = read_bytes(display_path(file), file, MOST_BYTES)
     try:
         facts: Any = json.loads(content)
         if facts["format"] != 1 or not isinstance(facts["config"], dict):
@@ -143,7 +143,7 @@ def _facts(path: Path) -> dict[str, Any]:
         facts["versions"].items()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(
-            f"{shown(file)} must say what is trained, and does not; give another folder."
+            f"{display_path(file)} must say what is trained, and does not; give another folder."
         ) from None
     return dict(facts)
 
@@ -152,7 +152,7 @@ def _log(file: Path) -> str:
     """Return the end of the log."""
     if not file.exists():
         return ""
-    return read_bytes(shown(file), file)[-100_000:].decode("utf-8", "replace")
+    return read_bytes(display_path(file), file)[-100_000:].decode("utf-8", "replace")
 
 
 def _checked(run: SavedRun) -> SavedRun:
@@ -162,8 +162,8 @@ def _checked(run: SavedRun) -> SavedRun:
     numbers |= {len(run.models.names)} if run.models else set()
     if len(numbers) > 1:
         raise ValueError(
-            shortened(
-                f"{shown(run.path)}: all files must be of the same agents, got {brief(numbers)} "
+            one_line(
+                f"{display_path(run.path)}: all files must be of the same agents, got {short_repr(numbers)} "
                 "of them; train again in another folder."
             )
         )

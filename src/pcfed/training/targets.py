@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.training.sentences import brief, listed
-from pcfed.training.tables import Table
+from pcfed.data.tables import Table
+from pcfed.errors import join_names, short_repr
 
 MOST_CLASSES = 1000
 """More labels than this are taken for numbers that were to be predicted as such."""
@@ -78,7 +78,7 @@ def _labels(kind: str, table: Table, target: str) -> NDArray[Any]:
     whole = (numbers == np.floor(numbers)) & (np.abs(numbers) <= 2**53)
     if not whole.all():
         raise ValueError(
-            f"{table.where}: the column {brief(target)} must be labels for {kind}, whole numbers "
+            f"{table.where}: the column {short_repr(target)} must be labels for {kind}, whole numbers "
             f"or text, got {numbers[np.argmin(whole)]} in {table.place(~whole)}; did you mean "
             'kind = "least-squares"?'
         )
@@ -95,12 +95,12 @@ def _alike(values: list[NDArray[Any]]) -> list[NDArray[Any]]:
 def _check_number(where: str, kind: str, labels: tuple[Label, ...]) -> None:
     if len(labels) == 1:
         raise ValueError(
-            f"{where}: there must be two labels or more, got only {brief(labels[0])} in all data; "
+            f"{where}: there must be two labels or more, got only {short_repr(labels[0])} in all data; "
             "check data.target."
         )
     if kind == "logistic" and len(labels) > 2:
         raise ValueError(
-            f"{where}: logistic needs two labels, got {listed(labels, 4)}; "
+            f"{where}: logistic needs two labels, got {join_names(labels, 4)}; "
             'take model.kind = "softmax".'
         )
     if len(labels) > MOST_CLASSES:
@@ -123,7 +123,7 @@ def _rare(
     alone = np.flatnonzero(has.sum(axis=0) == 1)
     if not len(alone):
         return ()
-    facts = [f"{brief(labels[k], 30)} ({names[int(np.argmax(has[:, k]))]})" for k in alone[:4]]
+    facts = [f"{short_repr(labels[k], 30)} ({names[int(np.argmax(has[:, k]))]})" for k in alone[:4]]
     more = f" and {len(alone) - 4} more" if len(alone) > 4 else ""
     return (
         f"{where}: some labels occur with one agent only, {', '.join(facts)}{more}; "

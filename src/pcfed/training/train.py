@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from pcfed.algorithms import Algorithm
+from pcfed.config.train_file import Config, load_config
 from pcfed.guarantees import Gap
-from pcfed.result import Result
 from pcfed.sets import ProjectionError
-from pcfed.simulate import Evaluation, run
-from pcfed.training.assemble import Assembled, assemble
-from pcfed.training.config import Config, load_config
-from pcfed.training.delivered import deliver
+from pcfed.simulation.result import Result
+from pcfed.simulation.run import Evaluation, run
 from pcfed.training.directory import RunDirectory
 from pcfed.training.finish import alone, outcome_of
 from pcfed.training.modules import in_a_sentence
-from pcfed.training.steps import EXPLOSION, MOST, Explosion, first_step, is_tried
+from pcfed.training.setup import TrainingSetup, assemble
+from pcfed.training.step_search import EXPLOSION, MOST, Explosion, first_step, is_tried
+from pcfed.training.trained_models import deliver
 
 Watcher = Callable[[Evaluation], object]
 """What is called with evaluated rounds."""
@@ -38,14 +38,14 @@ class Job:
     ----------
     config : Config
         What the file says.
-    made : Assembled
+    made : TrainingSetup
         The problem and the method.
     folder : RunDirectory
         Where it is saved.
     """
 
     config: Config
-    made: Assembled
+    made: TrainingSetup
     folder: RunDirectory
 
     def run(
@@ -214,7 +214,7 @@ def prepare(path: str | Path, out: str | Path | None = None, *, allow_import: bo
     Parameters
     ----------
     path : str or Path
-        The TOML file (`pcfed.training.config`).
+        The TOML file (`pcfed.config.train_file`).
     out : str or Path, optional
         The folder of the training; ``runs/`` and the name of the file by default.
     allow_import : bool

@@ -10,10 +10,10 @@ from typing import IO
 
 import numpy as np
 
-from pcfed.files import FileError
-from pcfed.result import Record
-from pcfed.training.formats import read_bytes
-from pcfed.training.sentences import shown
+from pcfed.data.readers import read_bytes
+from pcfed.errors import display_path
+from pcfed.simulation.result import Record
+from pcfed.storage.atomic import FileError
 from pcfed.training.trackers.tracking import Story
 
 NAMES = ["round", *(field.name for field in fields(Record) if field.name != "round")]
@@ -64,10 +64,10 @@ class CsvTracker:
 def open_tracker(story: Story, path: Path) -> CsvTracker:
     """Return a tracker for a file that is new, empty or of such a tracker."""
     if path.exists():
-        start = read_bytes(shown(path), path)[:16]
+        start = read_bytes(display_path(path), path)[:16]
         if start and not start.startswith(b"round,objective,"):
             raise ValueError(
-                f"train: --csv {shown(path)} must be new or a history that it wrote, got another "
+                f"train: --csv {display_path(path)} must be new or a history that it wrote, got another "
                 "file; give another name."
             )
     return CsvTracker(path, story.agents)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pcfed.result import Record
+from pcfed.simulation.result import Record
 from pcfed.training.trackers.tracking import Story
 
 try:

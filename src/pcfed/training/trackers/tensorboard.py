@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pcfed.result import Record
+from pcfed.simulation.result import Record
 from pcfed.training.trackers.tracking import Story
 
 try:

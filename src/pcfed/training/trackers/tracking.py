@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pcfed.arrays import one_line
-from pcfed.journal import read_journal
-from pcfed.result import Record
-from pcfed.simulate import Evaluation
+from pcfed.errors import one_line
+from pcfed.simulation.result import Record
+from pcfed.simulation.run import Evaluation
+from pcfed.storage.journal import read_journal
 from pcfed.training.train import Job
 
 MOST_AGENTS = 20

@@ -1,0 +1,1 @@
+"""The files that users write: their schema, their defaults, their errors."""

@@ -1,0 +1,106 @@
+"""Keys for a federation: an authority, the server's certificate, and a key for every agent."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as pem
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from pcfed.storage.atomic import write_atomically
+
+DAYS = 365
+"""For how long certificates are valid."""
+
+
+def make_keys(folder: Path, hosts: Sequence[str], agents: Sequence[str]) -> None:
+    """Write ``ca.crt``, ``server.crt``, ``server.key`` and a pair of keys for every agent.
+
+    The authority's own key is not kept: for other certificates make another authority.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to write; nothing that is there is overwritten.
+    hosts : sequence of str
+        Names or addresses by which agents reach the server.
+    agents : sequence of str
+        Names of the agents: ``NAME.key`` stays with the agent, ``NAME.key.pub`` goes to the server.
+
+    Raises
+    ------
+    ValueError
+        If a file is there already, or a name cannot be the name of a file.
+    """
+    names = [f"{agent}.key" for agent in agents]
+    strange = [agent for agent in agents if Path(agent).name != agent or agent.startswith(".")]
+    if strange:
+        raise ValueError(f"keys: {strange[0]!r} can't be the name of a file; rename the agent.")
+    for name in ("ca.crt", "server.crt", "server.key", *names):
+        if (folder / name).exists():
+            raise ValueError(
+                f"keys: {folder / name} is there already, and is not overwritten; give another "
+                "folder, or delete it."
+            )
+    authority = ec.generate_private_key(ec.SECP384R1())
+    server = ec.generate_private_key(ec.SECP384R1())
+    issuer = _name("pcfed federation")
+    root = _certificate(issuer, issuer, authority.public_key(), authority, hosts=None)
+    own = _certificate(_name(hosts[0]), issuer, server.public_key(), authority, hosts=hosts)
+    write_atomically(folder / "ca.crt", root.public_bytes(pem.Encoding.PEM))
+    write_atomically(folder / "server.crt", own.public_bytes(pem.Encoding.PEM))
+    _write_private(folder / "server.key", server, pem.PrivateFormat.PKCS8)
+    for name in names:
+        key = ec.generate_private_key(ec.SECP384R1())
+        _write_private(folder / name, key, pem.PrivateFormat.OpenSSH)
+        public = key.public_key().public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
+        write_atomically(folder / f"{name}.pub", public + b"\n")
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
+    *,
+    hosts: Sequence[str] | None,
+) -> x509.Certificate:
+    """Return a certificate: the authority's own without hosts, else one for a server."""
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=DAYS))
+        .add_extension(x509.BasicConstraints(ca=hosts is None, path_length=None), critical=True)
+    )
+    if hosts is not None:
+        names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+        made = made.add_extension(names, critical=False)
+    return made.sign(signer, hashes.SHA256())
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: pem.PrivateFormat) -> None:
+    """Write a private key that only its owner may read."""
+    write_atomically(path, key.private_bytes(pem.Encoding.PEM, form, pem.NoEncryption()))
+    path.chmod(0o600)

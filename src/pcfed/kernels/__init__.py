@@ -1,0 +1,1 @@
+"""Everything that numba compiles, and nothing else."""

@@ -1,0 +1,1 @@
+"""The simulator: all agents in this process."""

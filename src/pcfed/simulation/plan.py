@@ -1,0 +1,237 @@
+"""Who takes part in a round, for how many local steps, and on which batches.
+
+A plan turns the arguments of a run into facts of each round, the same for every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from pcfed.algorithms import LocalContext, RunInfo, Workspace
+from pcfed.losses.stack import ROOM, Stack
+from pcfed.problem import Agent, Problem
+from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
+from pcfed.sets import Hint
+from pcfed.validation import count
+
+LocalSteps = int | Sequence[int] | Callable[[int], int | Sequence[int]]
+"""A number, one number per agent, or a function of the round's index that returns either."""
+
+Participation = float | int | Sequence[Collection[int]] | Callable[[int], Collection[int]]
+"""A fraction (float), a number (int), or who is absent: per round, or a function of its index."""
+
+Batch = float | int | Callable[[int], float | int]
+"""A fraction (float), a size (int), or a function of the round's index that returns either."""
+
+
+ENTRIES = 2**19
+"""Parameters of a team at most: what its local steps work on should stay in the cache."""
+
+MOST = 64
+"""Agents of a team at most: by then Python's share is small, and it should be easy to share out."""
+
+
+class Plan:
+    """The rounds of one run: presence, local steps and batches, all settled by the arguments.
+
+    Parameters
+    ----------
+    problem : Problem
+        The agents.
+    local_steps : int, sequence or callable
+        A number, one per agent, or a function of the round's index that returns either.
+    batch : float, int or callable
+        A fraction of the local data as a float in (0, 1], a size as an int, or a function of the
+        round's index that returns either and may grow beyond all data.
+    sampling : {"without_replacement", "with_replacement", "blocks"}
+        How batches are drawn; ``"blocks"`` shuffles a copy of the data once.
+    participation : float, int, sequence or callable
+        The share or the number of agents in every round, or who is absent in each.
+    seed : int
+        The seed of all random streams.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        local_steps: LocalSteps,
+        batch: Batch,
+        sampling: Sampling,
+        participation: Participation,
+        seed: int,
+    ) -> None:
+        self.seed = count("run: seed", seed, minimum=0)
+        self.m = problem.m
+        self._local_steps = local_steps
+        self._participation = participation
+        self._batch, self._sampling = batch, sampling
+        self._sizes = [agent.loss.size for agent in problem.agents]
+        self._names = problem.names
+        self._constant = None if callable(batch) else [self._draws(i, batch) for i in range(self.m)]
+        self._agents = [
+            self._shuffled(agent, i) if sampling == "blocks" else agent
+            for i, agent in enumerate(problem.agents)
+        ]
+        self._hints = [Hint() for _ in problem.agents]
+        self.steps(0)
+        self.present(0)
+        self._most = min(MOST, max(1, ENTRIES // problem.n))
+        self._features = problem.shape[-1] if problem.shape else 1
+        small = [self._small(self._batches(i, 0)) for i in range(self.m)]
+        together = self._most > 1 and sum(small) > 1
+        self.pool = Workspace()
+        self.stack = Stack.of([agent.loss for agent in self._agents]) if together else None
+
+    def steps(self, index: int) -> list[int]:
+        """Return the number of local steps of every agent in the round with this index."""
+        given = self._local_steps(index) if callable(self._local_steps) else self._local_steps
+        if isinstance(given, (int, np.integer)):
+            return [count("run: local_steps", given)] * self.m
+        if not isinstance(given, (Sequence, np.ndarray)) or len(given) != self.m:
+            raise ValueError(
+                f"run: local_steps must be a number or one number per agent, got {given!r} for "
+                f"{self.m} agents; give 20, or a list of {self.m} numbers."
+            )
+        return [count(f"run: local_steps[{i}]", steps) for i, steps in enumerate(given)]
+
+    def max_local_steps(self, rounds: range) -> int:
+        """Return the largest number of local steps in these rounds."""
+        if not callable(self._local_steps):
+            return max(self.steps(0))
+        return max(max(self.steps(index)) for index in rounds)
+
+    def run_info(self, rounds: range) -> RunInfo:
+        """Return what a method may know of these rounds before they begin."""
+        first = [self._batches(i, rounds[0]) for i in range(self.m)]
+        last = [self._batches(i, rounds[-1]) for i in range(self.m)]
+        full = all(batches.full for batches in first)
+        return RunInfo(
+            rounds=len(rounds),
+            max_local_steps=self.max_local_steps(rounds),
+            batches=None if full else tuple(batches.size for batches in first),
+            noisy=not all(batches.full for batches in last),
+        )
+
+    def present(self, index: int) -> list[int]:
+        """Return the positions of those who take part in the round with this index, in order."""
+        share = self._participation
+        if isinstance(share, (bool, str)):
+            raise ValueError(
+                f"run: participation must be a fraction, a number or who is absent, got {share!r}; "
+                "give 0.5 for half of the agents, or 2 for two of them."
+            )
+        if isinstance(share, (float, np.floating)):
+            if not 0 < share <= 1:
+                raise ValueError(
+                    f"run: participation must be a fraction in (0, 1] or a number of agents, got "
+                    f"{share!r}; give 0.5 for half of them."
+                )
+            return self._some(max(1, round(float(share) * self.m)), index)
+        if isinstance(share, (int, np.integer)):
+            number = count("run: participation", share)
+            if number > self.m:
+                raise ValueError(
+                    f"run: participation must be at most the number of agents, got {number} of "
+                    f"{self.m}; give a smaller number, or 1.0 for all."
+                )
+            return self._some(number, index)
+        absent = self._absent(index)
+        return [i for i in range(self.m) if i not in absent]
+
+    def teams(
+        self, index: int, present: Sequence[int], steps: Sequence[int], *, parts: int = 1
+    ) -> list[list[int]]:
+        """Return who works together in a round: agents with small batches and as many steps.
+
+        They are in the order of their steps and the size of their batches, then of the roster.
+        Those with large batches, whose time goes into products, work alone.
+
+        Parameters
+        ----------
+        index : int
+            Index of the round.
+        present : sequence of int
+            Positions of those who take part.
+        steps : sequence of int
+            Every agent's number of local steps.
+        parts : int
+            The least number of teams where there is something to share out.
+        """
+        batches = {i: self._batches(i, index) for i in present}
+        bits = [agent.loss.dtype.itemsize for agent in self._agents]
+        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].size))
+        teams: list[list[int]] = []
+        alike = groupby(order, lambda i: (steps[i], bits[i], -1 if self._small(batches[i]) else i))
+        for _, group in alike:
+            team = list(group)
+            number = max(-(-len(team) // self._most), min(parts, len(team)))
+            teams += (part.tolist() for part in np.array_split(team, number))
+        return teams
+
+    def work(self, team: Sequence[int], index: int, steps: int) -> LocalContext:
+        """Return what the agents of a team bring to the round with this index."""
+        batches = [self._batches(i, index) for i in team]
+        return LocalContext(
+            [self._agents[i] for i in team],
+            team,
+            steps,
+            batches,
+            seed=self.seed,
+            index=index,
+            hints=[self._hints[i] for i in team],
+            stack=self.stack,
+            pool=self.pool,
+        )
+
+    def _small(self, batches: Batches) -> bool:
+        """Whether batches are so small that two of them go into one product."""
+        return 2 * batches.size * self._features <= ROOM
+
+    def _batches(self, i: int, index: int) -> Batches:
+        """Return how agent ``i`` draws batches in the round with this index."""
+        if self._constant is not None:
+            return self._constant[i]
+        given = self._batch(index) if callable(self._batch) else self._batch
+        whole = isinstance(given, (int, np.integer))
+        return self._draws(i, min(given, self._sizes[i]) if whole else min(given, 1.0))
+
+    def _draws(self, i: int, batch: float | int) -> Batches:
+        """Return how agent ``i`` draws batches of a size."""
+        size = batch_size(batch, self._sizes[i], agent=self._names[i])
+        return Batches(self._sizes[i], size, self._sampling)
+
+    def _absent(self, index: int) -> set[int]:
+        """Return who is absent in a round by the schedule; nobody is after the end of a list."""
+        given = self._participation
+        if callable(given):
+            absent: object = given(index)
+        elif isinstance(given, Sequence):
+            absent = given[index] if index < len(given) else ()
+        else:
+            absent = given
+        if not isinstance(absent, Collection) or not all(
+            isinstance(i, (int, np.integer)) and not isinstance(i, bool) and 0 <= i < self.m
+            for i in absent
+        ):
+            raise ValueError(
+                f"run: participation must say which of the agents 0..{self.m - 1} are absent in "
+                f"each round, got {absent!r} in round {index}; give a list such as [0, 2]."
+            )
+        return {int(i) for i in absent}
+
+    def _some(self, number: int, index: int) -> list[int]:
+        """Draw ``number`` of the agents."""
+        if number == self.m:
+            return list(range(self.m))
+        rng = stream(self.seed, Purpose.PARTICIPATION, index=index)
+        return sorted(rng.choice(self.m, number, replace=False).tolist())
+
+    def _shuffled(self, agent: Agent, i: int) -> Agent:
+        """Return the agent with its rows in a random order, so that blocks are slices."""
+        order = stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
+        return replace(agent, loss=agent.loss.permuted(order))

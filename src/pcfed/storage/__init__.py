@@ -1,0 +1,1 @@
+"""Files: archives of arrays, atomic writes, locks, journals."""

@@ -1,0 +1,141 @@
+"""The files of server and agents: read, or refused in a sentence that names the key."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcfed import FedAvg, FedProx, Local, PCFedAvg, Scaffold
+from pcfed.config.federation_files import read_agent_file, read_server
+
+SERVER = """training = "heating"
+roster = ["north", "south"]
+[model]
+kind = "softmax"
+features = ["a", "b"]
+labels = ["x", "y", "z"]
+[algorithm]
+step = 0.1
+penalty = 1.0
+[rounds]
+minimum = 2
+"""
+AGENT = """name = "north"
+file = "north.csv"
+target = "kind"
+constraint = {l1 = 5}
+"""
+
+
+def server(tmp_path, text):
+    (tmp_path / "server.toml").write_text(text)
+    return read_server(tmp_path / "server.toml")
+
+
+def agent(tmp_path, text):
+    (tmp_path / "agent.toml").write_text(text)
+    return read_agent_file(tmp_path / "agent.toml")
+
+
+def test_a_server_that_says_little(tmp_path):
+    found = server(tmp_path, SERVER)
+    terms = found.terms
+    assert (terms.training, terms.roster, found.size) == ("heating", ("north", "south"), 2)
+    assert (terms.rounds, terms.gap, terms.local_steps, terms.attempts) == (100, None, 10, 10)
+    assert (found.schema.n, found.deadline) == (6, 60.0)
+    assert terms.algorithm == PCFedAvg(0.1, 1.0, exact=True)
+
+
+def test_a_server_that_says_all(tmp_path):
+    more = """minimum = 2
+rounds = 7
+gap = 0.05
+gap_every = 3
+local_steps = 4
+seed = 9
+attempts = 5
+deadline = 30.0
+norm_limit = 1e3
+"""
+    found = server(tmp_path, SERVER.replace("minimum = 2\n", more))
+    terms = found.terms
+    assert (terms.rounds, terms.gap, terms.gap_every, terms.local_steps) == (7, 0.05, 3, 4)
+    assert (terms.seed, terms.minimum, terms.attempts, terms.norm_limit) == (9, 2, 5, 1e3)
+    assert found.deadline == 30.0
+
+
+def test_a_roster_may_be_a_number(tmp_path):
+    found = server(tmp_path, SERVER.replace('["north", "south"]', "5"))
+    assert (found.terms.roster, found.size) == ((), 5)
+
+
+@pytest.mark.parametrize(
+    ("table", "algorithm"),
+    [
+        ("exact = false\nstep = 0.1\npenalty = 2.0", PCFedAvg(0.1, 2.0)),
+        ('name = "FedAvg"\nstep = 0.1', FedAvg(0.1)),
+        ('name = "FedProx"\nstep = 0.1\nprox = 0.5', FedProx(0.1, prox=0.5)),
+        ('name = "Scaffold"\nstep = 0.1\nserver_step = 0.5', Scaffold(0.1, server_step=0.5)),
+        ('name = "Local"\nstep = 0.1', Local(0.1)),
+    ],
+)
+def test_all_methods(tmp_path, table, algorithm):
+    assert server(tmp_path, SERVER.replace("step = 0.1\npenalty = 1.0", table)).terms.algorithm == (
+        algorithm
+    )
+
+
+SERVERS = {
+    "training": ('training = "heating"\n', "", "training is missing; give the training a name"),
+    "roster": ('roster = ["north", "south"]\n', "", "roster is missing; give the names of the ag"),
+    "no agents": ('["north", "south"]', "0", "roster must be a whole number ≥ 1, got 0"),
+    "half": ('["north", "south"]', "2.5", r"roster must be a whole number ≥ 1, got 2\.5"),
+    "twice": ('"south"', '"north"', "roster must be different names, got 'north' 2 times"),
+    "blank": ('"south"', '" "', "the name of an agent must be 1 to 80 printable characters"),
+    "minimum": ("minimum = 2", "minimum = 3", "at most the 2 agents of the roster, got 3; give"),
+    "gap": ("minimum = 2", "gap = 0", r"rounds.gap must be > 0, got 0"),
+    "gap nan": ("minimum = 2", "gap = nan", "rounds.gap must be a number > 0, got nan"),
+    "gap_every": ("minimum = 2", "gap_every = 0", "rounds.gap_every must be a whole number ≥ 1"),
+    "key": ("minimum", "minimun", "rounds has no key 'minimun'; did you mean 'minimum'"),
+    "step": ("step = 0.1", 'step = "auto"', "algorithm.step must be a number, got 'auto': the ser"),
+    "no step": ("step = 0.1\n", "", "the server does not see the data that it would come from; gi"),
+    "penalty": ("penalty = 1.0\n", "", "algorithm.penalty must be a number, got 'auto'"),
+    "features": ('features = ["a", "b"]\n', "", "model.features is missing; name the columns"),
+    "labels": ('labels = ["x", "y", "z"]\n', "", "model.labels must be given for softmax and log"),
+}
+
+
+@pytest.mark.parametrize("case", SERVERS)
+def test_a_servers_mistakes(tmp_path, case):
+    before, after, why = SERVERS[case]
+    assert before in SERVER
+    with pytest.raises(ValueError, match=why) as caught:
+        server(tmp_path, SERVER.replace(before, after))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_agent_that_says_little_tells_nothing(tmp_path):
+    found = agent(tmp_path, AGENT)
+    assert (found.settings.name, found.certificate, found.report) == ("north", False, ())
+    more = 'certificate = true\nreport = ["loss", "rows"]\n'
+    found = agent(tmp_path, AGENT + more)
+    assert (found.certificate, found.report) == (True, ("loss", "rows"))
+    assert agent(tmp_path, AGENT + "report = []\n").report == ()
+
+
+AGENTS = {
+    "report": (
+        'report = ["los"]',
+        "report must be some of loss, accuracy, infeasibility, rows, go",
+    ),
+    "report near": ('report = ["los"]', r"got 'los'; did you mean 'loss'\? Take it out, or take"),
+    "report word": ('report = "loss"', "report must be a list of names, got 'loss'"),
+    "certificate": ("certificate = 1", "certificate must be true or false, got 1"),
+    "key": ("certificat = true", "no key 'certificat'; did you mean 'certificate'"),
+}
+
+
+@pytest.mark.parametrize("case", AGENTS)
+def test_an_agents_mistakes(tmp_path, case):
+    line, why = AGENTS[case]
+    with pytest.raises(ValueError, match=why):
+        agent(tmp_path, f"{AGENT}{line}\n")

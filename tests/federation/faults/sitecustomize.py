@@ -1,0 +1,54 @@
+"""Python reads this at its start where a test has put it on the path: a fault in a ClientApp.
+
+``$FAULT/fault.json`` says whose and where; the first ClientApp that comes there leaves ``reached``
+and dies, or waits for ``go``. One that waits before it writes its state does not heed the death of
+its SuperNode, and leaves ``written`` when it is done.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> None:
+    from flwr.supernode.runtime import run_clientapp
+
+    from pcfed import PCFedAvg
+    from pcfed.federation.client import Memory
+
+    save, local = Memory.save, PCFedAvg.local
+
+    def fault(whose: str, place: str, now: object) -> bool:
+        """Say whether it was here, once the waiting is over."""
+        if (whose, place, now) != (agent, where, index) or (folder / "reached").exists():
+            return False
+        (folder / "reached").touch()
+        while wait and not (folder / "go").exists():
+            time.sleep(0.05)
+        if not wait:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    def faulty_local(self, context, server, private, round_info):
+        fault(context.agents[0].name, "computing", round_info.index)
+        return local(self, context, server, private, round_info)
+
+    def faulty_save(self, path):
+        whose = path.parent.name.partition(".")[0]
+        waited = fault(whose, "before", self.facts.get("round"))
+        save(self, path)
+        if waited:
+            (folder / "written").touch()
+        fault(whose, "after", self.facts.get("round"))
+
+    PCFedAvg.local, Memory.save = faulty_local, faulty_save
+    if wait and where == "before":
+        run_clientapp.start_parent_process_monitor = lambda pid: None
+
+
+home = Path(os.environ.get("FAULT", "nowhere"))
+if any("flwr-clientapp" in word for word in sys.orig_argv) and (home / "fault.json").exists():
+    install(home, **json.loads((home / "fault.json").read_text()))

@@ -1,0 +1,217 @@
+"""Federations of real processes for tests: all are stopped, and the numbers are the simulator's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pcfed import Agent, Problem, run
+from pcfed.config.federation_files import agent_of, read_agent_file, read_server
+from pcfed.federation.client import Node
+from pcfed.federation.local_federation import NAME, LocalFederation
+from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, folder_of
+from pcfed.federation.server_state import ServerState
+from pcfed.federation.status_file import read_history
+from pcfed.storage.atomic import write_atomically
+
+EXACT = "exact = true\nstep = 0.5\npenalty = 1.0"
+BATCH = 0.3
+FAULTS = Path(__file__).with_name("faults")
+"""A folder whose sitecustomize.py makes a ClientApp die or wait where it is told to."""
+
+
+class Federation(LocalFederation):
+    """A federation whose agents have unequal data, and draw batches of them.
+
+    Parameters
+    ----------
+    folder : Path
+        Where its files are.
+    agents : int
+        Their number.
+    """
+
+    def __init__(self, folder: Path, agents: int) -> None:
+        super().__init__(folder)
+        self.names = [f"agent-{i + 1}" for i in range(agents)]
+        self.faults = self.folder / "faults"
+        self.killed: list[str] = []
+        self._groups: list[int] = []
+        self.write_example(agents)
+        for i, name in enumerate(self.names):
+            rows = self.folder / f"{name}.csv"
+            rows.write_text("\n".join(rows.read_text().splitlines()[: 31 + 7 * i]) + "\n")
+            self.change(name, "batch = 1.0", f"batch = {BATCH}")
+            self.change(name, "certificate = true", "certificate = false")
+
+    def change(self, name: str, old: str, new: str) -> None:
+        """Change a line of a file."""
+        file = self.folder / f"{name}.toml"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+
+    def begin(
+        self,
+        training: str,
+        *,
+        rounds: int,
+        algorithm: str = EXACT,
+        minimum: int | None = None,
+    ) -> None:
+        """Write the server's file of another training."""
+        text = (self.folder / "server.toml").read_text()
+        kept = text[text.index("roster") : text.index("[algorithm]")]
+        least = len(self.names) if minimum is None else minimum
+        (self.folder / "server.toml").write_text(
+            f'training = "{training}"\n{kept}[algorithm]\n{algorithm}\n\n[rounds]\n'
+            f"rounds = {rounds}\nlocal_steps = 5\nseed = 3\nminimum = {least}\n"
+            "deadline = 60.0\n"
+        )
+
+    def train(self, look: Callable[[], object] = lambda: None) -> None:
+        """Run until the audit is there: a machine that stood still for a minute loses a run."""
+        for _ in range(6):
+            self.run(look=look)
+            result = self.training / RESULT
+            if result.exists() and "audit" in json.loads(result.read_text()):
+                return
+        raise AssertionError((self.folder / "logs" / "flwr.log").read_text()[-3000:])
+
+    def check(self) -> list[list[str]]:
+        """Compare with the simulator with the same absences; return who was counted when.
+
+        The audit must hold, and every agent's model be the simulator's.
+        """
+        terms = read_server(self.folder / "server.toml").terms
+        audit = json.loads((self.training / RESULT).read_text())["audit"]
+        assert all(off < 1e-13 for off in audit.values()), audit
+        history = self.history()
+        assert [entry["round"] for entry in history] == list(range(terms.rounds))
+        counted = [entry["counted"] for entry in history]
+        agents = self.agents()
+        expected = run(
+            Problem(agents),
+            terms.algorithm,
+            rounds=terms.rounds,
+            local_steps=terms.local_steps,
+            batch=BATCH,
+            seed=terms.seed,
+            participation=[
+                [i for i, name in enumerate(self.names) if name not in present]
+                for present in counted
+            ],
+        )
+        server = ServerState.load(self.training / CHECKPOINT).server
+        for agent, model in zip(agents, expected.models, strict=True):
+            node = Node(str(agent.name), agent, self.state(str(agent.name)))
+            found = node.model(server, terms.algorithm)
+            np.testing.assert_allclose(found, model, rtol=0, atol=1e-12)
+        return counted
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return what the server has noted of each round."""
+        return read_history(self.training / HISTORY, 99)
+
+    def agents(self) -> list[Agent]:
+        """Return the agents as the simulator needs them."""
+        schema = read_server(self.folder / "server.toml").schema
+        files = [self.folder / f"{name}.toml" for name in self.names]
+        return [agent_of(file, read_agent_file(file).settings, schema) for file in files]
+
+    def state(self, name: str) -> Path:
+        """Return the folder of an agent's state."""
+        terms = read_server(self.folder / "server.toml").terms
+        return folder_of(self.folder / f"{name}.toml", terms.training)
+
+    def kill(self, name: str) -> None:
+        """Kill a SuperNode or the SuperLink, and nothing else, with SIGKILL."""
+        assert self.running is not None
+        os.kill(self.running.processes[name], signal.SIGKILL)
+        wait_until(lambda: not self.alive()[name])
+        self.killed.append(name)
+
+    def plant(self, agent: str, where: str, index: int, *, wait: bool = False) -> None:
+        """Make the ClientApp of an agent die in a round, or wait to be let go; once.
+
+        Parameters
+        ----------
+        agent : str
+            The agent's name.
+        where : {"computing", "before", "after"}
+            While it computes its update, or before or after it has written its state.
+        index : int
+            The round.
+        wait : bool
+            Wait instead of dying.
+        """
+        for word in ("reached", "go", "written"):
+            (self.faults / word).unlink(missing_ok=True)
+        fault = {"agent": agent, "where": where, "index": index, "wait": wait}
+        write_atomically(self.faults / "fault.json", json.dumps(fault).encode())
+
+    @property
+    def reached(self) -> bool:
+        """Whether a ClientApp has come to where the fault is."""
+        return (self.faults / "reached").exists()
+
+    def let_go(self) -> None:
+        """End the waiting of a ClientApp."""
+        (self.faults / "go").touch()
+
+    def register(self, key: Path) -> None:
+        """Register the public key of an agent at the SuperLink."""
+        self._flwr("supernode", "register", key, NAME)
+
+    def stranger(self, name: str, keys: Path, authority: Path) -> int:
+        """Start a SuperNode with the file of the first agent and other keys; return its number."""
+        assert self.running is not None
+        line = self._node(name, self.folder / "agent-1.toml", self.running.port, secure=True)
+        line[line.index("--root-certificates") + 1] = authority
+        line[line.index("--auth-supernode-private-key") + 1] = keys / f"{name}.key"
+        return self._start(name, [*line, "--max-retries", 1])
+
+    def log(self, name: str) -> str:
+        """Return what a process has said."""
+        return (self.folder / "logs" / f"{name}.log").read_text()
+
+    def stop(self) -> None:
+        """Kill whatever was started, and what that has started."""
+        for group in self._groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        self.down()
+
+    def _environment(self) -> dict[str, str]:
+        path = os.pathsep.join([str(FAULTS), os.environ.get("PYTHONPATH", "")])
+        return {**super()._environment(), "PYTHONPATH": path, "FAULT": str(self.faults)}
+
+    def _start(self, name: str, line: list[Path | str | int]) -> int:
+        self._groups.append(super()._start(name, line))
+        return self._groups[-1]
+
+
+@contextmanager
+def federation(folder: Path, agents: int, *, secure: bool) -> Iterator[Federation]:
+    """Start a federation; stop all of it in the end, whatever happens."""
+    found = Federation(folder, agents)
+    try:
+        found.up(secure=secure)
+        yield found
+    finally:
+        found.stop()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 180.0) -> None:
+    """Wait for something, with patience: the machine may stand still for a minute."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,0 +1,165 @@
+"""What everybody has in the end, and what nobody else gets to know."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pcfed import Agent, FedAvg, PCFedAvg, certify
+from pcfed.federation.agent_report import use_of_budget
+from pcfed.federation.protocol import MEASURES
+from pcfed.losses import LeastSquares
+from pcfed.sets import Box, Halfspace, L1Ball, L2Ball, WholeSpace
+from pcfed.storage.archive import load_arrays
+from tests.federation.in_process import NAMES, federation, history, models
+from tests.federations import ALGORITHMS
+
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+
+
+@every_algorithm
+def test_every_agent_has_its_feasible_model(algorithm, tmp_path):
+    owner = {"certificate": True}
+    with federation(tmp_path, algorithm, 4, owner=owner) as (problem, nodes, server):
+        server.run()
+        result = server.conclude()
+        expected = certify(problem, models(nodes, server))
+    assert result["finished"] == list(NAMES)
+    for name, agent, model in zip(NAMES, problem.agents, expected.models, strict=True):
+        about, arrays = load_arrays(tmp_path / name / "model.npz")
+        np.testing.assert_array_equal(arrays["model"], model)
+        assert np.abs(arrays["model"]).sum() <= agent.constraint.radius * (1 + 1e-15)
+        assert (about["name"], about["rounds"], about["shape"]) == (name, 4, [4, 12])
+
+
+def test_every_agent_has_a_report_of_its_own(tmp_path):
+    algorithm = PCFedAvg(step=1.0, penalty=3.0)
+    with federation(tmp_path, algorithm, 30, owner={"certificate": True}) as (
+        problem,
+        nodes,
+        server,
+    ):
+        server.run()
+        result = server.conclude()
+        own = models(nodes, server)
+        average = algorithm.average(server.state.server)
+    page = (tmp_path / "north" / "report.html").read_text()
+    agent = problem.agents[0]
+    feasible = agent.constraint.project(own[0])
+    assert "L1Ball(radius=1.0)" in page
+    assert agent.constraint.distance(own[0]) > 0.001
+    assert f"<dd>{agent.constraint.distance(own[0]):.3g}<" in page
+    assert "Use of its budget<dd>100 %" in page
+    for model in (feasible, average):
+        assert f"{agent.loss.value(model):.6g}" in page
+        assert f"{100 * agent.loss.accuracy(model):.2f} %" in page
+    assert f"{result['certificate']['gap']:.3g} above the best" in page
+    assert "south" not in page
+    assert "<script" not in page
+
+
+def test_names_in_a_report_are_escaped(tmp_path):
+    with federation(tmp_path, ALGORITHMS["Local"], 1) as (_, nodes, server):
+        nodes["north"].name = "<b>north"
+        server.run()
+        server.finish()
+    page = (tmp_path / "north" / "report.html").read_text()
+    assert "<b>" not in page
+    assert "&lt;b&gt;north: its own model" in page
+    assert "average of all" not in page  # nobody knows it
+    assert "There is none." in page
+
+
+def test_the_server_keeps_no_personal_model(tmp_path):
+    algorithm = PCFedAvg(step=1.0, penalty=3.0, exact=True)
+    owner = {"certificate": True, "report": MEASURES}
+    with federation(tmp_path, algorithm, 10, owner=owner) as (problem, nodes, server):
+        server.run()
+        server.conclude()
+        own = models(nodes, server)
+    feasible = certify(problem, own).models
+    offsets = own - server.state.server["C"]
+    assert np.abs(own - own.mean(axis=0)).max() > 0.1  # they differ from the average
+    files = sorted(path.name for path in (tmp_path / "server").iterdir())
+    assert files == ["checkpoint.npz", "history.jsonl"]
+    _, arrays = load_arrays(tmp_path / "server" / "checkpoint.npz")
+    assert set(arrays) == {f"server/{k}" for k in ("C", "w_mean", "cv_mean", "cu_mean", "drift")}
+    for vector in arrays.values():
+        for private in (*own, *feasible, *offsets):
+            if vector.shape == private.shape:
+                assert np.abs(vector - private).max() > 1e-3
+
+
+def test_who_missed_the_end_gets_it_by_asking_again(tmp_path):
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, [{}, {}, {"west": "lost"}]) as (
+        _,
+        _,
+        server,
+    ):
+        server.run()
+        assert list(server.finish()) == ["north", "south"]
+        assert not (tmp_path / "west" / "model.npz").exists()
+        assert list(server.finish()) == list(NAMES)
+        assert (tmp_path / "west" / "model.npz").exists()
+
+
+ALWAYS = {"name", "training", "round", "certificate"}
+
+
+@pytest.mark.parametrize("report", [(), ("loss",), ("rows", "accuracy"), MEASURES])
+def test_only_what_the_owner_allows_is_told(report, tmp_path):
+    with federation(tmp_path, FedAvg(step=0.1), 2, owner={"report": report}) as (
+        problem,
+        _,
+        server,
+    ):
+        start = server.state.server["x"].copy()
+        server.run()
+        told = server.finish()
+        for reply in server.transport.replies:
+            assert set(reply.facts) == ALWAYS | {f"told_{key}" for key in report}
+            assert set(reply.vectors) <= {"delta"}
+        entries = history(server)
+        end = server.state.server["x"]
+    for model, said in ((start, entries[0]["told"]), (end, told)):
+        for name, agent in zip(NAMES, problem.agents, strict=True):
+            expected = {
+                "loss": agent.loss.value(model),
+                "accuracy": agent.loss.accuracy(model),
+                "infeasibility": agent.constraint.distance(model),
+                "rows": 50.0,
+            }
+            assert said.get(name, {}) == {key: expected[key] for key in MEASURES if key in report}
+
+
+def test_figures_that_are_no_numbers_are_left_out(tmp_path):
+    owner = {"report": MEASURES}
+    with federation(tmp_path, FedAvg(step=0.1), 1, owner=owner) as (_, nodes, server):
+        honest = nodes["west"].answer
+
+        def lies(message):
+            reply = honest(message)
+            reply.facts.update(told_loss="<b>", told_rows=np.inf, told_other=1.0)
+            return reply
+
+        nodes["west"].answer = lies
+        server.run()
+        told = history(server)[0]["told"]
+    assert set(told["north"]) == set(MEASURES)
+    assert set(told["west"]) == {"infeasibility", "accuracy"}
+
+
+def test_the_use_of_a_budget():
+    loss = LeastSquares(np.eye(2), np.ones(2))
+
+    def use(limits, *point):
+        return use_of_budget(Agent(loss, limits, 0.1), np.array(point))
+
+    assert use(L2Ball(5.0), 3.0, 4.0) == pytest.approx(1.0, abs=1e-9)
+    assert use(L1Ball(4.0), 1.0, 0.0) == pytest.approx(0.25, abs=1e-9)
+    assert use(Box([-1.0, -2.0], [1.0, 8.0]), 0.5, 2.0) == pytest.approx(0.5, abs=1e-9)
+    assert use(WholeSpace(), 3.0, 4.0) == 0.0
+    assert use(L1Ball(4.0), 0.0, 0.0) == 0.0
+    assert use(Halfspace([-1.0, 0.0], -2.0), 3.0, 0.0) is None  # it does not contain zero
+    with_intercept = Agent(LeastSquares(np.eye(2), np.ones(2), intercept=True), L1Ball(4.0), 0.1)
+    assert use_of_budget(with_intercept, np.array([1.0, 1.0, 99.0])) == pytest.approx(0.5, abs=1e-9)

@@ -1,0 +1,79 @@
+"""Real processes with TLS and keys: the simulator's numbers, strangers, and a killed SuperNode.
+
+`make test-federation` runs more of this kind (test_real_long.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pcfed.federation.keys import make_keys
+from tests.federation.processes import federation, wait_until
+
+KILLED = "agent-2"
+
+
+def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
+    with federation(tmp_path / "federation", 3, secure=True) as real:
+        with pytest.raises(ValueError, match="has one that runs; take it down"):
+            real.up(secure=True)
+        make_keys(tmp_path / "own", ["localhost"], ["stranger"])
+        real.stranger("stranger", tmp_path / "own", real.folder / "keys" / "ca.crt")
+        real.begin("short", rounds=3, minimum=2)
+        real.plant(KILLED, "computing", 1, wait=True)
+
+        def kill_and_start_again() -> None:
+            if real.reached and real.killed != [KILLED]:
+                real.kill(KILLED)
+                real.up(secure=True)
+
+        real.train(kill_and_start_again)
+        counted = real.check()
+        assert real.killed == [KILLED]
+        assert KILLED not in counted[1]
+        assert {name for present in counted for name in present} == set(real.names)
+        wait_until(lambda: "Exit Code: 305" in real.log("stranger"))
+
+        apps = [path for path in (real.folder / "flower" / "apps").rglob("*") if path.is_file()]
+        assert apps
+        assert not [path for path in apps if path.name.startswith("agent-")]
+        assert real.down() == 4
+        assert real.alive() == {}
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_openssl_accepts_the_certificate(tmp_path):
+    make_keys(tmp_path, ["127.0.0.1", "localhost"], [])
+    check = ["openssl", "verify", "-CAfile", tmp_path / "ca.crt", tmp_path / "server.crt"]
+    assert subprocess.run(check, capture_output=True, check=False).returncode == 0
+
+
+def test_the_command_line_of_a_federation_that_is_not_there(tmp_path):
+    for command, code, said in (
+        ("run", 2, "federation: nothing runs in nowhere; start it with up."),
+        ("down", 0, "0 processes stopped."),
+    ):
+        line = [sys.executable, "-m", "pcfed", "federation", command, "--folder", "nowhere"]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert said in done.stdout + done.stderr
+        assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_keys_are_made_once_and_are_for_their_owners(tmp_path):
+    line = [sys.executable, "-m", "pcfed", "federation", "keys", "north", "south"]
+    line += ["--host", "example.org", "--folder", "keys"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in (tmp_path / "keys").iterdir()}
+    private = {"server.key", "north.key", "south.key"}
+    assert names == {"ca.crt", "server.crt", "north.key.pub", "south.key.pub"} | private
+    assert all((tmp_path / "keys" / name).stat().st_mode & 0o077 == 0 for name in private)
+    again = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "ca.crt is there already, and is not overwritten" in again.stderr

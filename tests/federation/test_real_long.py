@@ -1,0 +1,124 @@
+"""Real processes that are killed at the worst moments, and strangers: `make test-federation`.
+
+Whatever happens, the audit holds and every model is the simulator's with the same absences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pcfed.federation.client import Memory
+from pcfed.federation.keys import make_keys
+from pcfed.federation.paths import STATE
+from tests.federation.processes import EXACT, Federation, federation, wait_until
+
+pytestmark = pytest.mark.federation
+
+ALGORITHMS = {
+    "PCFedAvg": "exact = false\nstep = 0.1\npenalty = 3.0",
+    "exact PCFedAvg": EXACT,
+    "FedAvg": 'name = "FedAvg"\nstep = 0.05\npenalty = 3.0',
+    "FedProx": 'name = "FedProx"\nstep = 0.05\npenalty = 3.0\nprox = 0.5',
+    "Scaffold": 'name = "Scaffold"\nstep = 0.05\npenalty = 3.0',
+    "Local": 'name = "Local"\nstep = 0.05\npenalty = 3.0',
+}
+FAULTY = "agent-3"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("real") / "federation"
+    with federation(folder, 4, secure=True) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_numbers_of_the_simulator(real, name):
+    real.begin(name, rounds=2, algorithm=ALGORITHMS[name])
+    real.train()
+    assert real.check() == [real.names] * 2
+
+
+def test_strangers_get_nowhere(real, tmp_path):
+    """A key that nobody registered; a registered one with an authority that is not the server's."""
+    own, theirs = tmp_path / "own", real.folder / "keys"
+    make_keys(own, ["127.0.0.1"], ["unregistered", "deceived"])
+    real.stranger("unregistered", own, theirs / "ca.crt")
+    real.register(own / "deceived.key.pub")
+    real.stranger("deceived", own, own / "ca.crt")
+    real.begin("strangers", rounds=2)
+    real.train()
+    assert real.check() == [real.names] * 2
+    for stranger, why in (
+        ("unregistered", "Failed to activate SuperNode"),
+        ("deceived", "certificate verify failed"),
+    ):
+        wait_until(lambda who=stranger: "Exit Code: 305" in real.log(who))
+        assert why in real.log(stranger)
+        assert "Receiving" not in real.log(stranger)
+
+
+def test_a_node_that_is_killed_while_it_computes(real):
+    real.begin("killed node", rounds=4, minimum=3)
+    real.plant(FAULTY, "computing", 1, wait=True)
+    real.train(once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True)))
+    counted = real.check()
+    assert FAULTY not in counted[1]
+    assert any(FAULTY in present for present in counted)
+
+
+def test_a_server_that_is_killed_while_agents_compute(real):
+    real.begin("killed server", rounds=4, minimum=3)
+    real.plant(FAULTY, "computing", 2, wait=True)
+    real.run(look=once(real, lambda: real.kill("SuperLink")))
+    assert not real.alive()["SuperLink"]
+    assert len(real.history()) == 2
+    real.let_go()
+    real.up(secure=True)
+    real.train()
+    real.check()
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_an_app_that_is_killed_around_the_writing_of_its_state(real, where):
+    real.begin(f"killed {where}", rounds=4, minimum=3)
+    real.plant(FAULTY, where, 1)
+    pending = []
+
+    def look() -> None:
+        if real.reached and not pending:
+            pending.append(Memory.load(real.state(FAULTY) / STATE).facts["round"])
+
+    real.train(look)
+    assert pending == [0 if where == "before" else 1]
+    assert FAULTY not in real.check()[1]
+
+
+def test_an_app_that_outlives_its_node_and_writes_its_state_later(real):
+    """The new ClientApp must not be undone by the old one."""
+    real.begin("outlived", rounds=5, minimum=3)
+    real.plant(FAULTY, "before", 1, wait=True)
+    again = once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True))
+
+    def look() -> None:
+        again()
+        if len(real.history()) >= 3:
+            real.let_go()
+
+    real.train(look)
+    counted = real.check()
+    assert FAULTY not in counted[1]
+    assert (real.faults / "written").exists()
+
+
+def once(real: Federation, *steps) -> object:
+    """Return what takes steps when a ClientApp has come to the fault, and nothing ever after."""
+    left = list(steps)
+
+    def look() -> None:
+        while real.reached and left:
+            left.pop(0)()
+
+    return look

@@ -1,0 +1,185 @@
+"""All bytes between an agent and the server, recorded: nothing private is among them."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pcfed.config.federation_files import read_server
+from pcfed.federation import Message, Node, Server
+from pcfed.federation.client import Memory
+from pcfed.federation.local_federation import HOST
+from pcfed.federation.paths import MODEL
+from pcfed.storage.archive import load_arrays
+from tests.federation.processes import BATCH, Federation
+
+TAPPED = "agent-1"
+RADIUS = 0.314159265358979
+LABELS = {"x": "sycamore", "y": "hornbeam", "z": "blackthorn"}
+
+
+class Tap(socketserver.ThreadingTCPServer):
+    """Passes everything on to a port, and keeps it: a stream for each connection and direction."""
+
+    daemon_threads = True
+
+    def __init__(self, target: int) -> None:
+        super().__init__((HOST, 0), Relay)
+        self.target = target
+        self.up: list[bytearray] = []
+        self.down: list[bytearray] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Relay(socketserver.BaseRequestHandler):
+    """One connection."""
+
+    server: Tap
+
+    def handle(self) -> None:
+        with socket.create_connection((HOST, self.server.target)) as other:
+            back = threading.Thread(target=pump, args=(other, self.request, self.server.down))
+            back.start()
+            pump(self.request, other, self.server.up)
+            back.join()
+
+
+def pump(source: socket.socket, sink: socket.socket, streams: list[bytearray]) -> None:
+    """Pass bytes on until there are no more."""
+    kept = bytearray()
+    streams.append(kept)
+    try:
+        while data := source.recv(65536):
+            kept += data
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # either side has hung up
+
+
+class TappedFederation(Federation):
+    """A federation without TLS in which one agent reaches the server through a tap."""
+
+    tap: Tap
+
+    def _node(self, name: str, file: Path, port: int, secure: bool) -> list[Path | str | int]:
+        if name == TAPPED:
+            self.tap = Tap(port)
+            port = self.tap.server_address[1]
+        return super()._node(name, file, port, secure)
+
+
+@pytest.fixture
+def real(tmp_path) -> Iterator[TappedFederation]:
+    found = TappedFederation(tmp_path / "federation", 3)
+    make_distinctive(found)
+    try:
+        found.up(secure=False)
+        yield found
+    finally:
+        found.stop()
+        found.tap.shutdown()
+        found.tap.server_close()
+
+
+def make_distinctive(real: Federation) -> None:
+    """Give numbers so many digits, and labels such names, that they are not met by chance."""
+    rng = np.random.default_rng(1)
+    for name in real.names:
+        file = real.folder / f"{name}.csv"
+        head, *rows = file.read_text().splitlines()
+        lines = [head]
+        for row in rows:
+            *numbers, label = row.split(",")
+            changed = [repr(float(each) + rng.normal() / 100) for each in numbers]
+            lines.append(",".join([*changed, LABELS[label]]))
+        file.write_text("\n".join(lines) + "\n")
+        real.change(name, 'report = ["loss"]', "report = []")
+    real.change("server", '"x", "y", "z"', ", ".join(f'"{each}"' for each in LABELS.values()))
+    real.change(TAPPED, "l1 = 1", f"l1 = {RADIUS}")
+
+
+class Rehearsal:
+    """The same training in this process: what the agent sends, receives and keeps to itself."""
+
+    def __init__(self, real: Federation, folder: Path) -> None:
+        self.nodes = {
+            str(agent.name): Node(str(agent.name), agent, folder / str(agent.name), batch=BATCH)
+            for agent in real.agents()
+        }
+        self.sent: list[np.ndarray] = []
+        self.received: list[np.ndarray] = []
+        self.kept: list[np.ndarray] = []
+        self.terms = read_server(real.folder / "server.toml").terms
+        with Server(self.terms, self, folder / "server") as server:
+            server.run()
+            server.conclude()
+
+    def exchange(self, messages: Mapping[str, Message], least: int) -> Iterable[Message]:
+        for name, message in messages.items():
+            node = self.nodes[name]
+            reply = node.answer(message)
+            if name == TAPPED:
+                self.sent += reply.vectors.values()
+                self.received += message.vectors.values()
+                self.kept += Memory.load(node.path).private.values()
+                self.kept.append(node.model(message.vectors, self.terms.algorithm))
+            yield reply
+
+
+def windows(vector: np.ndarray, width: int) -> Iterator[bytes]:
+    """Yield the bytes of all neighbouring entries, in double and in single precision."""
+    flat = np.ravel(vector)
+    for start in range(flat.size - width + 1):
+        part = flat[start : start + width]
+        if np.any(part):
+            yield part.astype("<f8").tobytes()
+            yield part.astype("<f4").tobytes()
+
+
+def private(real: TappedFederation, rehearsal: Rehearsal) -> Iterator[bytes]:
+    """Yield what must never be in the traffic."""
+    yield from (struct.pack("<d", RADIUS), struct.pack("<f", RADIUS), repr(RADIUS).encode()[:10])
+    rows = [line.split(",") for line in (real.folder / f"{TAPPED}.csv").read_text().split()[1:]]
+    X = np.array([[float(each) for each in row[:-1]] for row in rows])
+    for value in X.flat:
+        yield struct.pack("<d", value)
+        yield f"{abs(value):.8f}"[:-1].encode()  # all digits but one that is rounded
+    yield from windows(X, 2)  # single numbers in single precision are met by chance
+    yield from windows(X.T, 2)
+    labels = np.array([list(LABELS.values()).index(row[-1]) for row in rows])
+    for form in ("<i8", "<i4", "<i2", "u1"):
+        yield labels.astype(form).tobytes()
+    yield ",".join(row[-1] for row in rows[:3]).encode()
+    model = load_arrays(real.state(TAPPED) / MODEL)[1]
+    for vector in (*rehearsal.kept, *model.values()):
+        yield from windows(vector, 8)
+
+
+@pytest.mark.federation
+def test_what_an_agent_sends_and_receives(real, tmp_path):
+    real.begin("recorded", rounds=3)
+    real.train()
+    assert real.check() == [real.names] * 3
+    rehearsal = Rehearsal(real, tmp_path / "rehearsal")
+    up, down = b"\0".join(real.tap.up), b"\0".join(real.tap.down)
+    assert b"content-encoding" not in up + down  # else the search would be in vain
+
+    for vector in rehearsal.sent:
+        assert vector.tobytes() in up  # what is meant to be sent, and can be found
+    for vector in rehearsal.received:
+        assert vector.tobytes() in down
+    assert TAPPED.encode() in up
+    assert all(label.encode() in down for label in LABELS.values())  # they are public
+
+    everything = up + down
+    found = [secret for secret in private(real, rehearsal) if secret in everything]
+    assert not found
+    assert not [label for label in LABELS.values() if label.encode() in up]

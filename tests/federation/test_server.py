@@ -1,0 +1,247 @@
+"""Server and agents from their files, on a grid in this process: all but the network."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message as FlowerMessage
+from flwr.supercore.task_identity import TaskIdentity
+
+from pcfed import Problem, certify, run
+from pcfed.cli.federation import told
+from pcfed.config.federation_files import agent_of, read_agent_file, read_server
+from pcfed.federation import transport
+from pcfed.federation.client_app import reply_to
+from pcfed.federation.local_federation import LocalFederation
+from pcfed.federation.protocol import Message
+from pcfed.federation.records import to_records
+from pcfed.federation.server import TooFew
+from pcfed.federation.server_app import serve
+from pcfed.federation.status_file import read_history, read_progress
+from pcfed.storage.archive import load_arrays
+
+NAMES = ["agent-1", "agent-2", "agent-3"]
+
+
+class Grid:
+    """Flower's nodes, in this process: each answers with the agent of a file.
+
+    A node in ``deaf`` gets messages and never replies.
+    """
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = dict(enumerate(files, 1))
+        self.deaf: set[int] = set()
+        self.kinds: list[str] = []
+        self._replies: dict[str, FlowerMessage] = {}
+
+    def get_node_ids(self):
+        return list(self.files)
+
+    def push_messages(self, messages):
+        numbers = []
+        for message in messages:
+            number = str(len(self.kinds))
+            message.metadata.__dict__["_message_id"] = number
+            numbers.append(number)
+            self.kinds.append(message.content.config_records["facts"]["kind"])
+            node = message.metadata.dst_node_id
+            if node not in self.deaf:
+                self._replies[number] = FlowerMessage(self.answer(node, message), reply_to=message)
+        return numbers
+
+    def answer(self, node, message):
+        return to_records(reply_to(message, self.files[node]))
+
+    def pull_messages(self, numbers):
+        return [self._replies.pop(each) for each in numbers if each in self._replies]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """The example with three agents and two rounds, and no time to lose."""
+    monkeypatch.setattr(transport, "PATIENCE", 0.01)
+    monkeypatch.setattr(transport, "PAUSE", 0.01)
+    for name in ("_run_id", "_node_id", "_task_id"):  # Flower sets them in processes of its own
+        monkeypatch.setattr(TaskIdentity, name, 0)
+    LocalFederation(tmp_path).write_example(3)
+    change(tmp_path, "rounds = 5", "rounds = 2")
+    change(tmp_path, "deadline = 60.0", "deadline = 0.2")
+    return tmp_path
+
+
+def change(folder, before, after, name="server"):
+    path = folder / f"{name}.toml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+
+
+def grid_of(folder, names=NAMES):
+    return Grid([folder / f"{name}.toml" for name in names])
+
+
+def train(folder, grid, task="train"):
+    serve(grid, folder / "server.toml", task)
+    return json.loads((folder / "server.example" / "result.json").read_text())
+
+
+def simulated(folder, rounds=2):
+    settings = read_server(folder / "server.toml")
+    paths = [folder / f"{name}.toml" for name in NAMES]
+    problem = Problem(agent_of(p, read_agent_file(p).settings, settings.schema) for p in paths)
+    return problem, run(problem, settings.terms.algorithm, rounds=rounds, local_steps=20)
+
+
+def test_from_the_files_to_every_agents_model(folder):
+    result = train(folder, grid_of(folder))
+    problem, expected = simulated(folder)
+    certificate = certify(problem, expected, tightening=0)
+    assert result["certificate"]["gap"] == pytest.approx(certificate.gap, abs=1e-12)
+    assert result["finished"] == NAMES
+    assert max(result["audit"].values()) < 1e-14
+    for name, model in zip(NAMES, certificate.models, strict=True):
+        about, arrays = load_arrays(folder / f"{name}.example" / "model.npz")
+        np.testing.assert_allclose(arrays["model"], model, rtol=0, atol=1e-12)
+        assert about["labels"] == ["x", "y", "z"]
+        assert (folder / f"{name}.example" / "report.html").exists()
+        assert (folder / f"{name}.example").stat().st_mode & 0o077 == 0
+    kept = {path.name for path in (folder / "server.example").iterdir()}
+    assert kept == {"checkpoint.npz", "history.jsonl", "lock", "progress.json", "result.json"}
+
+
+def test_what_owners_say_is_obeyed(folder):
+    change(folder, "certificate = true", "certificate = false", "agent-2")
+    change(folder, 'report = ["loss"]', "report = []", "agent-2")
+    change(folder, 'report = ["loss"]', 'report = ["rows", "infeasibility"]', "agent-3")
+    grid = grid_of(folder)
+    result = train(folder, grid)
+    assert "agent-2 did not give it" in result["no_certificate"]
+    assert set(grid.kinds) == {"hello", "train", "finish", "audit"}
+    said = {name: set(figures) for name, figures in result["told"].items()}
+    assert said == {"agent-1": {"loss"}, "agent-3": {"rows", "infeasibility"}}
+
+
+def test_the_first_that_come_are_the_roster_and_stay_it(folder):
+    change(folder, 'roster = ["agent-1", "agent-2", "agent-3"]', "roster = 2")
+    change(folder, "minimum = 3", "minimum = 2")
+    (folder / "broken.toml").write_text("name = 3")  # it does not even say its name
+    with pytest.raises(TooFew, match=r"needs 2 agents, and in 0.2 seconds only agent-3 came; st"):
+        train(folder, grid_of(folder, ["agent-3", "broken"]))
+    assert not (folder / "server.example" / "checkpoint.npz").exists()
+    train(folder, grid_of(folder, ["agent-3", "agent-1"]))
+    about, _ = load_arrays(folder / "server.example" / "checkpoint.npz")
+    assert about["terms"]["roster"] == ["agent-1", "agent-3"]
+    change(folder, "rounds = 2", "rounds = 3")
+    result = train(folder, grid_of(folder, ["agent-2", "agent-3", "agent-1"]))
+    assert (result["rounds"], result["finished"]) == (3, ["agent-1", "agent-3"])
+    assert not (folder / "agent-2.example").exists()
+    change(folder, "roster = 2", "roster = 3")
+    with pytest.raises(ValueError, match="roster must be 2, as many as the training began with"):
+        train(folder, grid_of(folder))
+
+
+def test_an_audit_without_training(folder):
+    with pytest.raises(ValueError, match="there must be a training to audit, and none has begun"):
+        train(folder, grid_of(folder), "audit")
+    assert not (folder / "server.example").exists()
+    train(folder, grid_of(folder))
+    before = (folder / "server.example" / "checkpoint.npz").read_bytes()
+    grid = grid_of(folder)
+    result = train(folder, grid, "audit")
+    assert set(grid.kinds) == {"hello", "audit"}
+    assert max(result["audit"].values()) < 1e-14
+    assert result["finished"] == NAMES  # what was known is kept
+    assert (folder / "server.example" / "checkpoint.npz").read_bytes() == before
+    result = train(folder, grid_of(folder, NAMES[:2]), "audit")
+    assert result["no_audit"] == "The audit needs all agents, and agent-3 did not answer."
+    assert "audit" not in result
+    with pytest.raises(ValueError, match="task must be one of train, audit, got 'play'"):
+        train(folder, grid_of(folder), "play")
+
+
+def test_who_is_late_is_told_and_counts_as_absent(folder):
+    change(folder, "minimum = 3", "minimum = 2")
+    grid = grid_of(folder)
+    seen = []
+
+    def watch(node, message):
+        if message.content.config_records["facts"].get("round") == 1:
+            grid.deaf = {2}
+            seen.append(read_progress(folder / "server.example" / "progress.json"))
+        return Grid.answer(grid, node, message)
+
+    grid.answer = watch
+    result = train(folder, grid)
+    history = read_history(folder / "server.example" / "history.jsonl", 9)
+    assert [entry["missing"] for entry in history] == [[], ["agent-2"]]
+    assert (seen[0]["stage"], seen[0]["round"], seen[0]["here"]) == ("training", 1, NAMES)
+    assert "did not answer" in result["no_certificate"]
+    facts = read_progress(folder / "server.example" / "progress.json")
+    assert (facts["stage"], facts["late"], facts["round"]) == ("done", ["agent-2"], 2)
+    assert "late: agent-2" in told(facts)
+    assert facts["began"] <= facts["since"] <= facts["updated"]
+
+
+def test_a_mistake_stays_with_its_agent(folder, caplog):
+    path = folder / "agent-2.csv"
+    path.write_text(path.read_text().replace(",x\n", ",secret label\n"))
+    change(folder, "minimum = 3", "minimum = 2")
+    with caplog.at_level(logging.ERROR, "pcfed"):
+        train(folder, grid_of(folder))
+    assert "secret label" in caplog.text
+    entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
+    assert entry["refused"] == {"agent-2": "it could not answer; its own log says why"}
+    for kept in (folder / "server.example").iterdir():
+        assert b"secret" not in kept.read_bytes()
+
+
+def test_a_name_that_two_nodes_claim_is_refused(folder):
+    change(folder, "minimum = 3", "minimum = 1")
+    train(folder, grid_of(folder, [*NAMES, "agent-2"]))
+    entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
+    assert entry["refused"].keys() == {"agent-2"}
+    assert entry["counted"] == ["agent-1", "agent-3"]
+
+
+def test_nodes_that_are_none_of_ours_do_no_harm(folder):
+    grid = grid_of(folder, [*NAMES, "stranger"])
+    grid.files[5] = grid.files[6] = folder / "server.toml"
+
+    def answer(node, message):
+        strange = {5: Message("hello", {"name": "\x1b[2J"}), 6: Message("hello", {})}
+        return to_records(strange[node]) if node in strange else Grid.answer(grid, node, message)
+
+    grid.answer = answer
+    assert train(folder, grid)["finished"] == NAMES
+    assert b"\\u001b" not in (folder / "server.example" / "progress.json").read_bytes()
+
+
+def test_why_a_training_failed_can_be_read(folder):
+    with pytest.raises(TooFew, match="Round 0 had fewer than 3 agents"):
+        train(folder, grid_of(folder, NAMES[:2]))
+    facts = read_progress(folder / "server.example" / "progress.json")
+    assert facts["stage"] == "failed"
+    assert facts["why"] == (
+        "Round 0 had fewer than 3 agents 10 times; start more agents, then go on."
+    )
+    assert told(facts)[-1] == facts["why"]
+    assert "away: agent-3" in told(facts)
+
+
+def test_a_reply_is_of_the_node_that_was_asked_whatever_name_it_takes(folder):
+    grid = grid_of(folder)
+
+    def answer(node, message):
+        records = Grid.answer(grid, node, message)
+        if node == 1 and records.config_records["facts"]["kind"] == "train":
+            records.config_records["facts"]["name"] = "agent-2"
+        return records
+
+    grid.answer = answer
+    train(folder, grid)
+    entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
+    assert (entry["counted"], entry["refused"]) == (NAMES, {})
