@@ -66,7 +66,7 @@ def reference(
     for r in range(rounds):
         steps, present = plan.steps(r), plan.present(r)
         max_local_steps = max((steps[i] for i in present), default=0)
-        round_info = algorithm.round(r, m=problem.m, max_local_steps=max_local_steps)
+        round_info = algorithm.round_info(r, m=problem.m, max_local_steps=max_local_steps)
         held = np.repeat(blocks[None], problem.m, axis=0)  # line 3; an absent agent stays here
         for i in present:
             work = plan.work([i], r, steps[i])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pcfed import Agent, PCFedAvg, Problem, run
-from pcfed.simulation import plan as plans
 from pcfed.algorithms import LocalContext
 from pcfed.kernels import compiler
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, compiled
 from pcfed.losses.stack import Stack
 from pcfed.sets import L1Ball, L2Ball, ProjectionError, SetRows, Simplex
+from pcfed.simulation import plan as plans
 from pcfed.simulation.plan import Plan
 from tests.federations import ALGORITHMS, CLOSED_FORM, N, classifiers, regressions
 

@@ -1,4 +1,4 @@
-"""Federated methods: one file each, all in the shape of `pcfed.algorithms.base`."""
+"""Federated algorithms: one file each, all with the hooks of `pcfed.algorithms.base`."""
 
 from pcfed.algorithms.base import Algorithm, RoundInfo, RunInfo, Sums, Update, Vectors
 from pcfed.algorithms.fedavg import FedAvg
@@ -6,6 +6,7 @@ from pcfed.algorithms.fedprox import FedProx
 from pcfed.algorithms.local import Local
 from pcfed.algorithms.local_context import LocalContext, Workspace
 from pcfed.algorithms.pcfedavg import PCFedAvg
+from pcfed.algorithms.registry import algorithm_names, find_algorithm, register
 from pcfed.algorithms.scaffold import Scaffold
 from pcfed.algorithms.schedules import Power, Schedule
 
@@ -25,4 +26,7 @@ __all__ = [
     "Update",
     "Vectors",
     "Workspace",
+    "algorithm_names",
+    "find_algorithm",
+    "register",
 ]

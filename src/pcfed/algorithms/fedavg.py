@@ -15,6 +15,7 @@ import numpy as np
 from pcfed.algorithms import steps
 from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.local_context import LocalContext
+from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import Schedule
 from pcfed.arrays import Array, Float64Array
 
@@ -60,6 +61,7 @@ def descend(
     return y
 
 
+@register
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     r"""Federated averaging, with a penalty on each agent's distance from its own set.

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from pcfed.algorithms.fedavg import FedAvg
+from pcfed.algorithms.registry import register
 from pcfed.validation import positive
 
 
+@register
 @dataclass(frozen=True)
 class FedProx(FedAvg):
     r"""FedAvg whose local losses have the extra term $\frac\mu2 \|y - x\|^2$.

@@ -8,10 +8,12 @@ from typing import ClassVar
 from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.fedavg import descend
 from pcfed.algorithms.local_context import LocalContext
+from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import Schedule
 from pcfed.arrays import Array, Float64Array
 
 
+@register
 @dataclass(frozen=True)
 class Local(Algorithm):
     r"""Every agent minimises $f_i(x) + \frac\rho2 \operatorname{dist}(x, X_i)^2$ alone.

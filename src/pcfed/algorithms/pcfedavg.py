@@ -51,12 +51,14 @@ from pcfed.algorithms.base import (
     typical_smoothness,
 )
 from pcfed.algorithms.local_context import LocalContext
+from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import decaying, largest_value, value_at
 from pcfed.algorithms.steps import Blocks, Corrections, add_quotient
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
 
 
+@register
 @dataclass(frozen=True)
 class PCFedAvg(Algorithm):
     r"""Personalized constrained federated averaging.

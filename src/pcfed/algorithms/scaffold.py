@@ -10,11 +10,13 @@ import numpy as np
 from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.fedavg import descend
 from pcfed.algorithms.local_context import LocalContext
+from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import Schedule
 from pcfed.arrays import Array, Float64Array
 from pcfed.validation import positive
 
 
+@register
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
     r"""Stochastic controlled averaging on the penalised objective.

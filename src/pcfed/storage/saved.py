@@ -1,0 +1,196 @@
+"""The base of everything that is saved to a file and loaded with checks.
+
+A subclass says what goes into the file and how to rebuild itself from it; the base writes the file
+atomically, records the format's version, and turns whatever is wrong with a file into a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pcfed.errors import display_path, one_line
+from pcfed.storage.archive import AnyArray, load_arrays, save_arrays
+from pcfed.storage.atomic import write_atomically
+
+Metadata = Mapping[str, Any]
+"""What JSON can hold."""
+
+PathLike = str | os.PathLike[str]
+
+
+class InvalidFile(ValueError):
+    """A file is damaged, of another kind or of another version; ``reason`` is a clause."""
+
+    def __init__(self, path: Path, kind: str, reason: str, advice: str) -> None:
+        super().__init__(
+            one_line(f"{display_path(path)} is not a valid {kind}: {reason}; {advice}")
+        )
+        self.reason = reason
+
+
+class Saved(ABC):
+    """Base of the saved files; use `SavedArchive` or `SavedJson`.
+
+    Attributes
+    ----------
+    file_kind : str
+        What messages call the file, for example ``"checkpoint"``.
+    format : int
+        The version of the file's layout that this class writes and reads.
+    read_by : mapping of int to str
+        For earlier layouts that are no longer read, the version of pcfed that reads them.
+    advice : str
+        The end of the sentence on a file that can't be read.
+    """
+
+    file_kind: ClassVar[str]
+    format: ClassVar[int]
+    read_by: ClassVar[Mapping[int, str]] = {}
+    advice: ClassVar[str] = "restore it from a backup, or write it again."
+
+    @classmethod
+    def _checked(cls, metadata: object) -> dict[str, Any]:
+        """Return the metadata of a file if its format is the one that this class reads."""
+        if not isinstance(metadata, dict) or "format" not in metadata:
+            raise ValueError("it does not say which format it has")
+        found = metadata["format"]
+        if type(found) is int and found in cls.read_by:
+            raise ValueError(
+                f"it has format {found}, which pcfed {cls.read_by[found]} reads, and this version "
+                f"reads format {cls.format}"
+            )
+        if found != cls.format:
+            raise ValueError(f"it has format {found!r:.20}, and this version reads {cls.format}")
+        return metadata
+
+    @classmethod
+    def _loaded(cls, path: PathLike) -> Self:
+        try:
+            return cls._read(Path(path))
+        except (KeyError, TypeError, AttributeError, RecursionError):
+            reason = "its contents are those of another kind of file"
+        except ValueError as error:
+            reason = str(error)
+        raise InvalidFile(Path(path), cls.file_kind, reason, cls.advice) from None
+
+    @classmethod
+    @abstractmethod
+    def _read(cls, path: Path) -> Self:
+        """Read the file; errors may be anything that ``_loaded`` knows."""
+
+
+class SavedArchive(Saved):
+    """Base of what is saved as an archive of arrays with metadata (`pcfed.storage.archive`)."""
+
+    @abstractmethod
+    def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
+        """Return the metadata, without the format, and the arrays."""
+
+    @classmethod
+    @abstractmethod
+    def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, AnyArray]) -> Self:
+        """Rebuild the object.
+
+        May raise KeyError, TypeError or AttributeError for contents of another kind, and ValueError
+        with a clause that says what is wrong with them.
+        """
+
+    def save(self, path: PathLike) -> None:
+        """Write everything to one file (a NumPy archive, no pickle), atomically.
+
+        Parameters
+        ----------
+        path : path
+            The file to write; an older one is replaced.
+        """
+        metadata, arrays = self._to_archive()
+        save_arrays(Path(path), {"format": self.format, **metadata}, arrays)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Self:
+        """Read what `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+            The file to read.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, something else, or of another version.
+        """
+        return cls._loaded(path)
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
+        metadata, arrays = load_arrays(path)
+        return cls._from_archive(cls._checked(metadata), arrays)
+
+
+class SavedJson(Saved):
+    """Base of what is saved as a JSON file.
+
+    Attributes
+    ----------
+    max_bytes : int
+        Larger files are refused before they are parsed.
+    """
+
+    max_bytes: ClassVar[int] = 2**26
+
+    @abstractmethod
+    def _to_json(self) -> Metadata:
+        """Return the contents, without the format."""
+
+    @classmethod
+    @abstractmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        """Rebuild the object; may raise as `SavedArchive._from_archive` may."""
+
+    def save(self, path: PathLike) -> None:
+        """Write the JSON file atomically.
+
+        Parameters
+        ----------
+        path : path
+            The file to write; an older one is replaced.
+        """
+        text = json.dumps({"format": self.format, **self._to_json()}, indent=1)
+        write_atomically(Path(path), text.encode())
+
+    @classmethod
+    def load(cls, path: PathLike) -> Self:
+        """Read what `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+            The file to read.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, something else, or of another version.
+        """
+        return cls._loaded(path)
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
+        try:
+            with path.open("rb") as file:
+                text = file.read(cls.max_bytes + 1)
+        except OSError as error:
+            raise ValueError(f"it cannot be read ({error.strerror})") from None
+        if len(text) > cls.max_bytes:
+            raise ValueError(f"it has more than {cls.max_bytes:,} bytes")
+        try:
+            contents = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError("it is not JSON") from None
+        return cls._from_json(cls._checked(contents))
