@@ -1,4 +1,4 @@
-"""What the site needs besides the pages: files from outside docs/, and formulas as MathML."""
+"""MkDocs hooks: add files from outside docs/, insert tables of keys, and convert formulas to MathML."""
 
 import html
 import re
@@ -11,16 +11,21 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from pcfed.config.reference import keys_markdown
+
 ROOT = Path(__file__).parent.parent
 OUTSIDE = ("C*.md", "SECURITY.md", "benchmarks/*.md", "examples/*.ipynb")
-"""What pages link to beside themselves; GitHub shows it where it is, the site needs a copy."""
+"""Files that pages link to outside docs/; the site needs copies of them."""
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 NAME = re.compile(r"<mo>([a-z]+|/|&#x0002F;)</mo>")
-"""Names and slashes, around which browsers leave too much room."""
+"""Function names and slashes, around which browsers leave too much space."""
 
 VARIANT = re.compile(r'<mi mathvariant="(bold|double-struck)">(\w)</mi>')
-"""Letters of which browsers know only the characters."""
+"""Letter variants that browsers support only as Unicode characters."""
+
+KEYS = re.compile(r"<!-- keys: (\w+) -->.*?<!-- end -->", re.DOTALL)
+"""Placeholder for the table of all keys of a configuration file."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -36,29 +41,30 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links out of docs/ and into it point to where the site has the files."""
+    """Insert the tables of keys, and make links across docs/ point to the site's copies."""
+    markdown = KEYS.sub(lambda found: keys_markdown(found[1]), markdown)
     if "/" not in page.file.src_uri:
         markdown = markdown.replace("](../", "](").replace("](docs/", "](")
     return re.sub(r"\]\((examples/\w+)\.py\)", r"](\1.md)", markdown)
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write formulas as MathML, which browsers show without a script."""
+    """Convert formulas to MathML, which browsers render without a script."""
     return FORMULA.sub(_mathml, content)
 
 
 def _mathml(found: re.Match[str]) -> str:
-    """Return one formula as MathML; a command that the converter does not know is an error."""
+    """Return one formula as MathML; raise an error for an unknown LaTeX command."""
     formula = html.unescape(found[2]).strip().replace(r"\arg", r"\operatorname{arg}")
     if found[1] == "div":
         formula = re.sub(r"\\(min|max)_", r"\\\1\\limits_", formula)
-    made = convert(formula, display="block" if found[1] == "div" else "inline").replace(r"\_", "_")
-    if "\\" in made or "<mi>&</mi>" in made:
-        raise PluginError(f"docs: no MathML for {formula}: {made}")
-    made = made.replace("<mi>&#x003A0;", '<mi mathvariant="normal">&#x003A0;')  # the projection
-    made = NAME.sub(r'<mo lspace="0" rspace="0.1em">\1</mo>', made)
-    made = VARIANT.sub(lambda letter: f"<mi>{_character(*letter.groups())}</mi>", made)
-    return f'<div class="formula">{made}</div>' if found[1] == "div" else made
+    mathml = convert(formula, display="block" if found[1] == "div" else "inline").replace(r"\_", "_")
+    if "\\" in mathml or "<mi>&</mi>" in mathml:
+        raise PluginError(f"docs: no MathML for {formula}: {mathml}")
+    mathml = mathml.replace("<mi>&#x003A0;", '<mi mathvariant="normal">&#x003A0;')  # the projection
+    mathml = NAME.sub(r'<mo lspace="0" rspace="0.1em">\1</mo>', mathml)
+    mathml = VARIANT.sub(lambda letter: f"<mi>{_character(*letter.groups())}</mi>", mathml)
+    return f'<div class="formula">{mathml}</div>' if found[1] == "div" else mathml
 
 
 def _character(variant: str, letter: str) -> str:
