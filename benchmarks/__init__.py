@@ -1,1 +1,1 @@
-"""Timings of pcfed, always as ratios measured in one run."""
+"""Benchmarks of pcfed; timings are ratios that are measured in one run."""

@@ -1,10 +1,10 @@
-"""Compare the rounds that step and penalty "auto" take with the best pair of a grid.
+"""Compare the number of rounds with step and penalty "auto" with the best pair of a grid.
 
     python benchmarks/auto_parameters.py ["least squares" digits MNIST]
 
 The target is a certified relative gap of 1e-2, with all data in every gradient. The grid has five
-values per decade: steps from 0.1 to 10 times m/L, penalties from L/1000 to L. A pair is given half
-of the rounds that "auto" took: one that gets there shows that "auto" is not within a factor of two.
+values per decade: steps from 0.1 to 10 times m/L, penalties from L/1000 to L. A pair has half
+of the rounds of "auto": if it reaches the target, "auto" is not within a factor of two of the best.
 """
 
 import sys
@@ -20,14 +20,19 @@ STEPS = [10 ** (k / 5) for k in range(-5, 6)]
 PENALTIES = [10 ** (k / 5) for k in range(-15, 1)]
 
 
-def rounds_to_target(problem: Problem, case: Case, method: PCFedAvg, limit: int) -> int | None:
-    """Return the rounds, looked at twenty times at least, in which a method gets there."""
+def rounds_to_target(
+    problem: Problem, case: Case, algorithm: PCFedAvg, max_rounds: int
+) -> int | None:
+    """Return the number of rounds to the target, or None if it is not reached.
+
+    The gap is evaluated at least twenty times, so the number is at most 5 % too large.
+    """
     result = run(
         problem,
-        method,
-        rounds=limit,
+        algorithm,
+        rounds=max_rounds,
         local_steps=case.local_steps,
-        eval_every=max(1, limit // 20),
+        eval_every=max(1, max_rounds // 20),
         stop=Gap(TARGET.tolerance, relative=True),
         max_refusals=0,
     )
@@ -35,26 +40,26 @@ def rounds_to_target(problem: Problem, case: Case, method: PCFedAvg, limit: int)
 
 
 def compare(case: Case) -> str:
-    """Return one line on a problem."""
+    """Return one line about a problem."""
     problem = problem_of(case, None)
     auto = PCFedAvg("auto", "auto", exact=True)
     first = rounds_to_target(problem, case, auto, 800)
     if first is None:
-        return f"{case.problem}: auto did not get there in 800 rounds"
-    taken = rounds_to_target(problem, case, auto, first) or first  # looked at more closely
-    sooner = {}
+        return f"{case.problem}: auto did not reach the target in 800 rounds"
+    auto_rounds = rounds_to_target(problem, case, auto, first) or first  # evaluated more often
+    faster = {}
     pairs = list(product(STEPS, PENALTIES))
-    for tried, (share, part) in enumerate(pairs):
+    for tried, (step, penalty) in enumerate(pairs):
         print(f"  {case.problem}: {tried} of {len(pairs)} pairs tried", end="\r", file=sys.stderr)
-        method = PCFedAvg(share * problem.m / problem.L_f, part * problem.L_f, exact=True)
-        found = rounds_to_target(problem, case, method, taken // 2)
+        algorithm = PCFedAvg(step * problem.m / problem.L_f, penalty * problem.L_f, exact=True)
+        found = rounds_to_target(problem, case, algorithm, auto_rounds // 2)
         if found is not None:
-            sooner[share, part] = found
-            print(f"  {found} rounds with {method}", flush=True)
-    best = f"the best took {min(sooner.values())}" if sooner else "none did"
+            faster[step, penalty] = found
+            print(f"  {found} rounds with {algorithm}", flush=True)
+    best = f"; the best took {min(faster.values())}" if faster else ""
     return (
-        f"{case.problem}: auto took {taken} rounds; of {len(pairs)} pairs {len(sooner)} got there "
-        f"in {taken // 2}; {best}"
+        f"{case.problem}: auto took {auto_rounds} rounds; {len(faster)} of {len(pairs)} pairs "
+        f"reached the target in {auto_rounds // 2}{best}"
     )
 
 

@@ -1,11 +1,11 @@
-"""Memory and seconds of a round in the course of a long run: neither may grow.
+"""Memory and seconds per round during a long run: both must stay constant.
 
     python -m benchmarks.long_run [rounds]
 
-A hundred thousand rounds of a small problem: four agents, least squares with 20 parameters, l1
-balls, two local steps on half of the data, half of the agents absent, every round evaluated, a
-journal, and a checkpoint every thousand rounds. Memory is what the process has at 1, 10, 50 and
-100 % of the rounds; seconds are those of a round in the first and in the last tenth.
+100,000 rounds of a small problem: four agents, least squares with 20 parameters, l1 balls, two
+local steps on half of the data, half of the agents absent, an evaluation in every round, a journal,
+and a checkpoint every 1,000 rounds. Reported are the memory of the process after 1, 10, 50 and
+100 % of the rounds, and the seconds per round in the first and in the last tenth.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from pcfed.losses import LeastSquares
 from pcfed.sets import L1Ball
 from pcfed.simulation.run import Evaluation
 
-METHODS = {
+ALGORITHMS = {
     "PCFedAvg, exact": PCFedAvg(step=0.02, penalty=2.0, exact=True),
     "FedAvg": FedAvg(step=0.02, penalty=2.0),
 }
 
 
-class Watch:
-    """Notes memory and time as rounds go by; it keeps nothing else."""
+class Monitor:
+    """Callback that records memory and time at given rounds."""
 
     def __init__(self, rounds: int) -> None:
-        self._memory = {max(1, rounds * share // 100): share for share in (1, 10, 50, 100)}
+        self._memory = {max(1, rounds * percent // 100): percent for percent in (1, 10, 50, 100)}
         self._times = {rounds // 10: "first", rounds - rounds // 10: "middle", rounds: "last"}
         self._since = time.perf_counter()
         self.bytes: dict[int, int] = {}
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, seen: Evaluation) -> None:
-        """Look at the clock and at the memory where it is time to."""
-        done = seen.record.round
-        if done in self._memory:
-            self.bytes[self._memory[done]] = memory()
-        if done in self._times:
+    def __call__(self, evaluation: Evaluation) -> None:
+        """Record memory and time if the round is one of the given ones."""
+        round_ = evaluation.record.round
+        if round_ in self._memory:
+            self.bytes[self._memory[round_]] = memory()
+        if round_ in self._times:
             now = time.perf_counter()
-            self.seconds[self._times[done]] = now - self._since
+            self.seconds[self._times[round_]] = now - self._since
             self._since = now
 
 
 def memory() -> int:
-    """Return the bytes that this process has in memory."""
+    """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * resource.getpagesize()
 
@@ -69,11 +69,11 @@ def problem() -> Problem:
     return Problem(agents)
 
 
-def measure(algorithm: Algorithm, rounds: int) -> Watch:
-    """Run a method, its files in a folder that goes away."""
-    run(problem(), algorithm, rounds=2, local_steps=2, batch=0.5)  # compiles what is compiled
+def measure(algorithm: Algorithm, rounds: int) -> Monitor:
+    """Run an algorithm, with its files in a temporary directory."""
+    run(problem(), algorithm, rounds=2, local_steps=2, batch=0.5)  # compile before measuring
     with TemporaryDirectory() as folder:
-        watch = Watch(rounds)
+        monitor = Monitor(rounds)
         run(
             problem(),
             algorithm,
@@ -81,21 +81,21 @@ def measure(algorithm: Algorithm, rounds: int) -> Watch:
             local_steps=2,
             participation=0.5,
             batch=0.5,
-            callbacks=[watch],
+            callbacks=[monitor],
             checkpoint=Path(folder) / "run.ckpt",
             every=1000,
             journal=Path(folder) / "history.jsonl",
         )
-    return watch
+    return monitor
 
 
 def main(rounds: int) -> None:
-    for name, algorithm in METHODS.items():
-        watch = measure(algorithm, rounds)
-        grown = ", ".join(f"{b / 2**20:.2f} MB at {share} %" for share, b in watch.bytes.items())
-        first, last = (watch.seconds[part] / (rounds // 10) * 1e6 for part in ("first", "last"))
-        print(f"{name}, {rounds} rounds: {grown}")
-        print(f"  a round took {first:.0f} µs in the first tenth, {last:.0f} µs in the last")
+    for name, algorithm in ALGORITHMS.items():
+        monitor = measure(algorithm, rounds)
+        sizes = ", ".join(f"{b / 2**20:.2f} MB at {part} %" for part, b in monitor.bytes.items())
+        first, last = (monitor.seconds[part] / (rounds // 10) * 1e6 for part in ("first", "last"))
+        print(f"{name}, {rounds} rounds: {sizes}")
+        print(f"  {first:.0f} µs per round in the first tenth, {last:.0f} µs in the last")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The paper's runs beside their bare matrix products, as ratios in one run, and where time goes.
+"""Compare the paper's runs with their bare matrix products, and show where the time is spent.
 
     python -m benchmarks.paper_runs
 
-"Products" are the two products of every local step and the one of every evaluation, on the same
-features, which lie ready in float32: nothing is drawn, gathered, converted or added. The run is
-``pcfed.run`` as in the experiments, evaluation of every round included. Both have one BLAS thread
-and one worker, and are measured in turn, again and again; the best of each is taken.
+"Products" are the two matrix products of every local step and the one of every evaluation, on the
+same features, already converted to float32; nothing is sampled, gathered, converted or added. "Run"
+is ``pcfed.run`` as in the experiments, including the evaluation of every round. Both use one BLAS
+thread and one worker. They are measured alternately, and the fastest time of each is reported.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from pcfed.sets import SetRows
 from pcfed.simulation.engine import Engine
 
 ROUNDS = 5
-TIMES = 5
+REPEATS = 5
 BLOCK = 4096
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one experiment.
+    """The measurements of one experiment.
 
     Attributes
     ----------
     experiment, sampling
-        Which, and how it drew its batches.
+        Name of the experiment, and how it samples batches.
     products, run : float
-        Seconds of a round.
+        Seconds per round.
     shares : dict
-        Shares of the run: gradients and evaluations, of which products; projections; steps.
+        Fractions of the run's time by part, as in ``PARTS``.
     """
 
     experiment: str
@@ -56,7 +56,7 @@ class Row:
 
 
 def products(problem: Problem, setting: Setting, steps: int) -> Callable[[], None]:
-    """Return the bare products of some rounds."""
+    """Return a function that computes the bare products of ``ROUNDS`` rounds."""
     data: list[tuple[Any, int]] = []
     for agent in problem.agents:
         if not isinstance(agent.loss, LinearModel):
@@ -66,7 +66,7 @@ def products(problem: Problem, setting: Setting, steps: int) -> Callable[[], Non
     W = np.zeros(problem.shape, np.float32)
     G = np.empty_like(W)
 
-    def go() -> None:
+    def compute() -> None:
         for _ in range(ROUNDS):
             for X, batch in data:
                 for first in range(0, steps * batch, batch):
@@ -75,15 +75,15 @@ def products(problem: Problem, setting: Setting, steps: int) -> Callable[[], Non
                 for first in range(0, len(X), BLOCK):
                     X[first : first + BLOCK] @ W.T
 
-    return go
+    return compute
 
 
-def whole(
+def complete_run(
     problem: Problem, setting: Setting, method: Method, sampling: Sampling
 ) -> Callable[[], None]:
-    """Return the same rounds of a whole run."""
+    """Return a function that runs the same number of rounds completely."""
 
-    def go() -> None:
+    def train() -> None:
         run(
             problem,
             method.algorithm,
@@ -93,14 +93,14 @@ def whole(
             sampling=sampling,
         )
 
-    return go
+    return train
 
 
 def seconds(function: Callable[[], None]) -> float:
-    """Return how long a call takes."""
-    began = time.perf_counter()
+    """Return the seconds of a call."""
+    start = time.perf_counter()
     function()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 PARTS: dict[str, tuple[type, str]] = {
@@ -112,19 +112,19 @@ PARTS: dict[str, tuple[type, str]] = {
 
 
 def shares(function: Callable[[], None]) -> dict[str, float]:
-    """Return which share of a call goes into gradients, projections, steps and evaluation.
+    """Return the fractions of a call's time for gradients, projections, steps and evaluation.
 
-    To tell projections from steps they are done one after the other, not row by row.
+    To measure projections and steps separately, the loop that fuses them is switched off.
     """
     spent = dict.fromkeys(PARTS, 0.0)
 
     def timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def inner(*args: Any, **options: Any) -> Any:
-            began = time.perf_counter()
+            start = time.perf_counter()
             try:
                 return method(*args, **options)
             finally:
-                spent[name] += time.perf_counter() - began
+                spent[name] += time.perf_counter() - start
 
         return inner
 
@@ -136,7 +136,7 @@ def shares(function: Callable[[], None]) -> dict[str, float]:
     for patch in patches:
         patch.start()
     try:
-        function()  # compiles what is not used otherwise
+        function()  # compile the loops that the fused loop replaces otherwise
         spent.update(dict.fromkeys(PARTS, 0.0))
         total = seconds(function)
     finally:
@@ -147,7 +147,7 @@ def shares(function: Callable[[], None]) -> dict[str, float]:
 
 
 def measure(names: Sequence[str] = ("mnist", "cifar10")) -> list[Row]:
-    """Measure the first setting of each experiment, with both ways to draw batches."""
+    """Measure the first setting of each experiment, with two ways to sample batches."""
     rows = []
     with threadpool_limits(1):
         for name in names:
@@ -155,15 +155,18 @@ def measure(names: Sequence[str] = ("mnist", "cifar10")) -> list[Row]:
             method = next(m for m in setting.methods if isinstance(m.algorithm, PCFedAvg))
             problem = build_problem(setting, 0, None)
             bare = products(problem, setting, method.local_steps)
-            ways: tuple[Sampling, ...] = ("without_replacement", "blocks")
-            runs = {way: whole(problem, setting, method, way) for way in ways}
-            times: dict[str, list[float]] = {"products": [], **{way: [] for way in ways}}
-            for _ in range(TIMES):
+            samplings: tuple[Sampling, ...] = ("without_replacement", "blocks")
+            runs = {each: complete_run(problem, setting, method, each) for each in samplings}
+            times: dict[str, list[float]] = {"products": [], **{each: [] for each in samplings}}
+            for _ in range(REPEATS):
                 times["products"].append(seconds(bare))
-                for way in ways:
-                    times[way].append(seconds(runs[way]))
-            best = {key: min(each) / ROUNDS for key, each in times.items()}
-            rows += [Row(name, way, best["products"], best[way], shares(runs[way])) for way in ways]
+                for each in samplings:
+                    times[each].append(seconds(runs[each]))
+            best = {key: min(measured) / ROUNDS for key, measured in times.items()}
+            rows += [
+                Row(name, each, best["products"], best[each], shares(runs[each]))
+                for each in samplings
+            ]
     return rows
 
 

@@ -1,15 +1,16 @@
-"""Compare projections onto the l1 ball: ours and those of other packages, as ratios in one run.
+"""Compare projections onto the l1 ball of pcfed and other packages, as ratios in one run.
 
-All methods project the same points, in turn, again and again; a ratio is the median over those
-rounds of the time of a method divided by the time of ours in the same round, so that what else the
-machine does hits all of them. Ours is ``L1Ball(radius).project(x)`` with no hint: it checks x and
-makes a new array. "warm" keeps a hint and an array to write to. "pass" reads x and writes it
-negated to an array that is there: what the hardware allows. Methods that only know a simplex get
-|x| and have the signs put back; jaxopt is compiled and gets JAX arrays, chop gets torch tensors.
+All packages project the same points, alternately and repeatedly. A ratio is the median over the
+repetitions of the time of a package divided by the time of pcfed in the same repetition, so that
+other load on the machine affects all of them. "Ours" is ``L1Ball(radius).project(x)`` without a
+warm start: it validates x and allocates the result. "Ours, warm" has a warm start and an output
+array. "Pass" writes −x to an existing array: a lower bound. For packages that have only a
+simplex, |x| is projected and the signs are restored; jaxopt is compiled and receives JAX
+arrays, chop receives torch tensors.
 
-Reported besides: the error, the largest difference from the exact projection (in extended
-precision) over ε max|x|, of ours and of the worst of all. pyproximal bisects up to a tolerance,
-which is the worst in float64.
+The error is the largest difference from the exact projection (in extended precision), divided by
+ε max|x|; it is reported for pcfed and for the worst package. In float64 the worst is pyproximal,
+which bisects up to a tolerance.
 
     make bench-projections
 """
@@ -41,7 +42,7 @@ SIZES = (1_000, 7_840, 10_000, 100_000, 1_000_000, 10_000_000)
 DTYPES = ("float32", "float64")
 INPUTS = ("dense, 10 % of the norm", "dense, 90 % of the norm", "dense, 1 % survive", "90 % zeros")
 SECONDS = 0.5
-"""For how long the rounds of one input go on, at least three of them."""
+"""Minimum duration of the measurement of one input; there are at least three repetitions."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one method on one input."""
+    """The measurement of one package on one input."""
 
     n: int
     dtype: str
     input: str
-    method: str
+    package: str
     milliseconds: float
     ratio: float
-    """Time divided by that of ours; the median of the rounds."""
+    """Time divided by that of pcfed; the median over the repetitions."""
     error: float
-    """Largest difference from the exact projection, over ε max|x|; NaN if it is none."""
+    """Largest difference from the exact projection over ε max|x|; NaN if it is no projection."""
 
 
 # -- inputs ---------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ def exact(x: Vector, radius: float) -> NDArray[np.longdouble]:
     return p
 
 
-# -- methods --------------------------------------------------------------------------------------
+# -- packages -------------------------------------------------------------------------------------
 
 
 def ours(c: Case) -> Thunk:
@@ -142,7 +143,7 @@ def pyproximal(c: Case) -> Thunk:
 
 
 def chop(c: Case) -> Thunk:
-    # chop imports torchvision for data sets that nobody needs here.
+    # chop imports torchvision for its data sets, which are not used here.
     with mock.patch.dict(sys.modules, {"torchvision": mock.MagicMock()}):
         project = importlib.import_module("chop.constraints").euclidean_proj_l1ball
     tensor = importlib.import_module("torch").from_numpy(c.x)
@@ -157,8 +158,8 @@ def jaxopt(c: Case) -> Thunk:
     return lambda: project(x, c.radius).block_until_ready()
 
 
-Method = Callable[[Case], Thunk]
-METHODS: dict[str, Method] = {
+Package = Callable[[Case], Thunk]
+PACKAGES: dict[str, Package] = {
     "ours": ours,
     "ours, warm": ours_warm,
     "pass": bare_pass,
@@ -171,16 +172,16 @@ METHODS: dict[str, Method] = {
 }
 
 
-def available() -> dict[str, Method]:
-    """Return the methods that can be run here, and say in a sentence which ones cannot."""
+def available() -> dict[str, Package]:
+    """Return the packages that can be imported, and print which ones cannot."""
     found = {}
-    for name, method in METHODS.items():
+    for name, package in PACKAGES.items():
         try:
-            method(Case(np.array([3.0, -1.0]), 1.0))()
+            package(Case(np.array([3.0, -1.0]), 1.0))()
         except ImportError as reason:
-            print(f"{name} is left out, since it cannot be imported ({reason}).", file=sys.stderr)
+            print(f"{name} is skipped because it cannot be imported ({reason}).", file=sys.stderr)
         else:
-            found[name] = method
+            found[name] = package
     return found
 
 
@@ -194,8 +195,8 @@ def seconds_of(thunk: Thunk, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def rounds(thunks: dict[str, Thunk], seconds: float) -> dict[str, list[float]]:
-    """Time all of them in turn, at least three times; short ones several calls at a time."""
+def repeated(thunks: dict[str, Thunk], seconds: float) -> dict[str, list[float]]:
+    """Time all thunks alternately, at least three times; fast ones with several calls each."""
     calls = dict.fromkeys(thunks, 1)
     for name, thunk in thunks.items():
         if seconds_of(thunk, 1) < 0.1:
@@ -211,12 +212,12 @@ def rounds(thunks: dict[str, Thunk], seconds: float) -> dict[str, list[float]]:
 def compared(
     label: tuple[int, str, str], thunks: dict[str, Thunk], best: Any, scale: float, seconds: float
 ) -> Iterator[Row]:
-    """Yield a row for each method; ``best`` is what it should return."""
+    """Yield a row for each package; ``best`` is the exact result."""
     errors = {
         name: float(np.abs(np.asarray(thunk()) - best).max()) / scale
         for name, thunk in thunks.items()
     }
-    times = rounds(thunks, seconds)
+    times = repeated(thunks, seconds)
     for name, error in errors.items():
         ratio = statistics.median(
             t / base for t, base in zip(times[name], times["ours"], strict=True)
@@ -231,16 +232,16 @@ def measure(
     inputs: Sequence[str] = INPUTS,
     seconds: float = SECONDS,
 ) -> list[Row]:
-    """Measure every method on every input: l1 balls, and for 7,840 entries simplices and rows.
+    """Measure every package on every input: l1 balls, and simplices and rows with 7,840 entries.
 
     Parameters
     ----------
     sizes, dtypes, inputs : sequences
         What to measure.
     seconds : float
-        For how long to repeat each input.
+        Minimum duration of the measurement of each input.
     """
-    methods = available()
+    packages = available()
     found: list[Row] = []
     for n in sizes:
         for dtype in dtypes:
@@ -248,18 +249,18 @@ def measure(
             for kind in inputs:
                 c = case(kind, n, dtype)
                 scale = eps * float(np.abs(c.x).max())
-                thunks = {name: method(c) for name, method in methods.items()}
+                thunks = {name: package(c) for name, package in packages.items()}
                 best = exact(c.x, c.radius)
                 found += compared((n, dtype, kind), thunks, best, scale, seconds)
                 print(f"{n:,} {dtype}, {kind}: done", file=sys.stderr, flush=True)
     for dtype in dtypes:
-        found += compared((7_840, dtype, "simplex"), *simplex(dtype, "POT" in methods), seconds)
+        found += compared((7_840, dtype, "simplex"), *simplex(dtype, "POT" in packages), seconds)
         found += compared((7_840, dtype, "100 rows"), *rows(dtype), seconds)
     return found
 
 
 def simplex(dtype: str, with_pot: bool) -> tuple[dict[str, Thunk], Any, float]:
-    """Return the projections onto a simplex, the right one, and the scale of its errors."""
+    """Return the projections onto a simplex, the exact result, and the scale of errors."""
     x = np.abs(case(INPUTS[0], 7_840, dtype).x)
     total = 0.1 * float(x.sum())
     thunks: dict[str, Thunk] = {
@@ -273,7 +274,7 @@ def simplex(dtype: str, with_pot: bool) -> tuple[dict[str, Thunk], Any, float]:
 
 
 def rows(dtype: str) -> tuple[dict[str, Thunk], Any, float]:
-    """Return the projections of 100 rows onto balls of different radii, and so on as above."""
+    """Return the projections of 100 rows onto balls of different radii, as `simplex` does."""
     x = np.random.default_rng(0).standard_normal((100, 7_840)).astype(dtype)
     radii = np.linspace(0.05, 0.9, 100) * np.abs(x).sum(axis=1, dtype=np.float64)
 
@@ -294,13 +295,13 @@ def rows(dtype: str) -> tuple[dict[str, Thunk], Any, float]:
 
 
 def table(measured: Sequence[Row]) -> str:
-    """Return a Markdown table: a line for each input, a column for each method."""
-    names = {r.method for r in measured} - {"ours"}
-    others = [name for name in METHODS if name in names]
+    """Return a Markdown table with one row per input and one column per package."""
+    names = {r.package for r in measured} - {"ours"}
+    others = [name for name in PACKAGES if name in names]
     heads = ["n", "dtype", "input", "ours, ms", *others, "error of ours", "worst error"]
     lines = [heads, ["---:", "---", "---", *["---:"] * (len(heads) - 3)]]
     for label in dict.fromkeys((r.n, r.dtype, r.input) for r in measured):
-        line = {r.method: r for r in measured if (r.n, r.dtype, r.input) == label}
+        line = {r.package: r for r in measured if (r.n, r.dtype, r.input) == label}
         ratios = [
             f"{float(f'{line[name].ratio:.2g}'):g} ×" if name in line else "" for name in others
         ]
@@ -312,13 +313,13 @@ def table(measured: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Measure with those methods that are there; write the table if that is all of them."""
+    """Measure the available packages; write the table if all packages are available."""
     warnings.simplefilter("ignore")
     measured = measure()
     about = "\n".join(line for line in (__doc__ or "").splitlines() if line[:4] != "    ").strip()
-    text = f"# Projections\n\n{about}\n\nBy `make bench-projections` on {machine()}.\n\n"
+    text = f"# Projections\n\n{about}\n\nGenerated by `make bench-projections` on {machine()}.\n\n"
     text += table(measured) + "\n"
-    if {row.method for row in measured} == set(METHODS):
+    if {row.package for row in measured} == set(PACKAGES):
         Path(__file__).with_name("PROJECTIONS.md").write_text(text, "utf-8")
     print(text)
 

@@ -1,11 +1,11 @@
 """Compare QP solvers for projections onto polyhedra: accuracy and time, as ratios in one run.
 
-The problem is the one that ``pcfed.sets.Polyhedron`` solves: min ½‖u‖² subject to G u ≤ h, rows of
-G of unit length. Reported for every kind and size: the worst violation of a row and the worst
-distance to the reference (the active rows solved again by least squares), both divided by the
-length of the answer, the number of failures, and the time divided by that of quadprog.
-Non-negative least squares on the dual problem (SciPy's ``nnls``) is left out: version 1.17.1 ended
-the process (double free) on repeated rows. Run:
+The problem is the one that ``pcfed.sets.Polyhedron`` solves: min ½‖u‖² subject to G u ≤ h, with
+rows of G of unit norm. Reported for every kind and size: the largest violation of a row and the
+largest distance to the reference (the active rows solved by least squares), both divided by the
+norm of the solution, the number of failures, and the time divided by that of quadprog.
+Nonnegative least squares on the dual problem (SciPy's ``nnls``) is not included: version 1.17.1
+crashed (double free) on repeated rows. Run:
 
     OMP_NUM_THREADS=1 python benchmarks/qp_solvers.py
 """
@@ -107,7 +107,7 @@ SOLVERS: dict[str, Solver] = {
 
 
 def problem(kind: str, n: int, m: int, rng: np.random.Generator) -> tuple[Matrix, Matrix]:
-    """Return rows of unit length and right-hand sides with a feasible point, 0 infeasible."""
+    """Return unit rows and right-hand sides; the problem is feasible, and 0 is infeasible."""
     inside = rng.standard_normal(n)
     cube = np.vstack((np.eye(n), -np.eye(n)))
     G = cube[:m] if kind == "cube" else rng.standard_normal((m, n))
@@ -115,7 +115,7 @@ def problem(kind: str, n: int, m: int, rng: np.random.Generator) -> tuple[Matrix
         G[m // 2 :] = G[: m - m // 2]
     G /= np.linalg.norm(G, axis=1, keepdims=True)
     slack = rng.random((G.shape[0],))
-    if kind == "degenerate":  # all rows meet in one point
+    if kind == "degenerate":  # all hyperplanes intersect in one point
         slack[:] = 0.0
     if kind == "redundant":
         slack[m // 2 :] = slack[: m - m // 2]
@@ -126,7 +126,7 @@ def problem(kind: str, n: int, m: int, rng: np.random.Generator) -> tuple[Matrix
 
 
 def reference(G: Matrix, h: Matrix) -> Matrix:
-    """Solve the active rows of daqp's answer again by least squares: the shortest such vector."""
+    """Return the least-squares solution of the active rows of daqp's solution."""
     n = G.shape[1]
     _, _, _, info = daqp.solve(
         np.eye(n),

@@ -1,12 +1,12 @@
-"""Seconds and memory of a round as the number of agents or of parameters grows.
+"""Seconds and memory of a round against the number of agents and of parameters.
 
     python -m benchmarks.scale
 
-Agents: m = 10 … 10,000 with six images of MNIST each, softmax regression with 7,840 parameters,
-PC-FedAvg with m different l1 budgets, five local steps on three of the six images. Beside it the
-algorithm as printed, with m blocks at every agent, as far as its m²·n numbers go. Parameters:
-n = 10⁴ … 10⁷ for four agents, logistic regression on sparse features.
-Every point is a process of its own, so that its memory is its own.
+"agents": m = 10 … 10,000 agents with six MNIST images each, softmax regression with 7,840
+parameters, PC-FedAvg with m different l1 budgets, five local steps on three of the six images.
+"m blocks": the algorithm as printed in the paper, with m blocks at every agent, as long as its m²·n
+numbers fit into memory. "parameters": n = 10⁴ … 10⁷ for four agents, logistic regression on sparse
+features. Every point is measured in a separate process, so that its peak memory can be measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pcfed.sets import L1Ball
 
 SIZES = {
     "agents": (10, 30, 100, 300, 1_000, 3_000, 10_000),
-    "m blocks": (10, 30, 100),  # of 300 the numbers take 5.6 GB and a round minutes
+    "m blocks": (10, 30, 100),  # 300 agents need 5.6 GB and minutes per round
     "parameters": (10_000, 100_000, 1_000_000, 10_000_000),
 }
 STEPS = 5
@@ -40,18 +40,18 @@ STEPS = 5
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured for one number of agents or parameters.
+    """The measurement for one number of agents or parameters.
 
     Attributes
     ----------
     kind, size
-        Which curve, and where on it.
+        The curve, and the number of agents or parameters.
     seconds : float
-        Time of a round, the best of three.
+        Time per round, the fastest of three runs.
     peak, base : int
-        Bytes: the most that the process had, and what it had with the problem before the run.
+        Peak memory of the process in bytes, after and before the run.
     state : int
-        Bytes of the private state that must exist, all agents together.
+        Bytes of the private state of all agents, which must be stored.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Point:
 
 
 def images(m: int) -> Problem:
-    """Return m agents with six images of MNIST and an l1 budget of its own each."""
+    """Return m agents with six MNIST images and a different l1 budget each."""
     data = mnist()
     X = data.train_images[: 6 * m].reshape(m, 6, -1).copy()
     y = data.train_labels[: 6 * m].reshape(m, 6)
@@ -90,36 +90,36 @@ def texts(n: int) -> Problem:
 
 
 def measured(kind: str, size: int) -> Point:
-    """Measure one point, in this process."""
+    """Measure one point in this process."""
     problem = texts(size) if kind == "parameters" else images(size)
     algorithm = PCFedAvg(step=0.1, penalty=1.0)
     base = _memory()
 
-    def rounds(number: int) -> float:
-        began = time.perf_counter()
+    def seconds_of(rounds: int) -> float:
+        start = time.perf_counter()
         if kind == "m blocks":
-            reference(problem, algorithm, rounds=number, local_steps=STEPS, batch=0.5)
+            reference(problem, algorithm, rounds=rounds, local_steps=STEPS, batch=0.5)
         else:
             run(
                 problem,
                 algorithm,
-                rounds=number,
+                rounds=rounds,
                 local_steps=STEPS,
                 batch=0.5,
-                eval_every=number,
+                eval_every=rounds,
                 workers=2,
             )
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
     with threadpool_limits(1):
-        first = min(rounds(1) for _ in range(4))  # what comes before and after the rounds
-        number = 4 if first > 0.5 else 40
-        seconds = (min(rounds(number) for _ in range(3)) - first) / (number - 1)
+        first = min(seconds_of(1) for _ in range(4))  # includes preparation and evaluation
+        rounds = 4 if first > 0.5 else 40
+        seconds = (min(seconds_of(rounds) for _ in range(3)) - first) / (rounds - 1)
     return Point(kind, size, seconds, _memory(), base, problem.m * problem.n * 8)
 
 
 def measure(kinds: Sequence[str] = tuple(SIZES)) -> list[Point]:
-    """Measure all points, one process after the other."""
+    """Measure all points, one process at a time."""
     points = []
     for kind in kinds:
         for size in SIZES[kind]:
@@ -156,12 +156,12 @@ def picture(points: Sequence[Point], path: Path) -> None:
         ("parameters n, four agents", "seconds per round", ("parameters",), lambda p: p.seconds),
     ]
     names = {"agents": "pcfed", "m blocks": "Algorithm 1, m blocks", "parameters": "pcfed"}
-    for axis, (across, up, kinds, height) in zip(axes, panels, strict=True):
+    for axis, (xlabel, ylabel, kinds, value) in zip(axes, panels, strict=True):
         for kind, style in zip(kinds, ("o-", "s--"), strict=False):
             chosen = [p for p in points if p.kind == kind]
             sizes = [p.size for p in chosen]
-            axis.loglog(sizes, [height(p) for p in chosen], style, label=names[kind])
-        if up.startswith("seconds"):
+            axis.loglog(sizes, [value(p) for p in chosen], style, label=names[kind])
+        if ylabel.startswith("seconds"):
             last = [p for p in points if p.kind == kinds[0]][-1]
             line = [last.seconds * p.size / last.size for p in points if p.kind == kinds[0]]
             axis.loglog(
@@ -180,14 +180,14 @@ def picture(points: Sequence[Point], path: Path) -> None:
                 color="grey",
                 label="private state",
             )
-        axis.set(xlabel=across, ylabel=up)
+        axis.set(xlabel=xlabel, ylabel=ylabel)
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     figure.savefig(path, dpi=120)
 
 
 def _memory() -> int:
-    """Return the most bytes that this process has had so far."""
+    """Return the peak memory of this process so far in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

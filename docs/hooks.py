@@ -1,4 +1,4 @@
-"""MkDocs hooks: add files from outside docs/, insert tables of keys, and convert formulas to MathML."""
+"""MkDocs hooks: add files from outside docs/, insert tables of keys, convert formulas to MathML."""
 
 import html
 import re
@@ -10,7 +10,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-
 from pcfed.config.reference import keys_markdown
 
 ROOT = Path(__file__).parent.parent
@@ -58,7 +57,8 @@ def _mathml(found: re.Match[str]) -> str:
     formula = html.unescape(found[2]).strip().replace(r"\arg", r"\operatorname{arg}")
     if found[1] == "div":
         formula = re.sub(r"\\(min|max)_", r"\\\1\\limits_", formula)
-    mathml = convert(formula, display="block" if found[1] == "div" else "inline").replace(r"\_", "_")
+    display = "block" if found[1] == "div" else "inline"
+    mathml = convert(formula, display=display).replace(r"\_", "_")
     if "\\" in mathml or "<mi>&</mi>" in mathml:
         raise PluginError(f"docs: no MathML for {formula}: {mathml}")
     mathml = mathml.replace("<mi>&#x003A0;", '<mi mathvariant="normal">&#x003A0;')  # the projection

@@ -1,12 +1,13 @@
-"""Four agents with four budgets train a convolutional network on MNIST, beside a linear model.
+"""Four agents with different budgets train a convolutional network and a linear model on MNIST.
 
-Every agent keeps the weights of two layers of the network inside l1 balls of its own budget, and
-all weights of the linear model inside one. It needs ``pip install 'pcfed[torch,experiments]'``.
+The weights of two layers of an agent's network are in l1 balls with the agent's budget as radius;
+all weights of its linear model are in one such ball. It needs the extras ``torch`` and
+``experiments``.
 
     python examples/convolutional_network.py [--quick] [--picture network.png]
 
-It takes half a minute on one core, or seconds with ``--quick``, on small digits that need no
-download.
+It takes half a minute on one core. With ``--quick`` it takes seconds, on a small data set of digits
+that needs no download.
 """
 
 import argparse
@@ -27,7 +28,7 @@ LAYERS = ("2.weight", "5.weight")
 
 
 def network(side: int, classes: int) -> nn.Module:
-    """Return two convolutions and a linear layer for square pictures."""
+    """Return two convolutions and a linear layer for square images."""
     kernel = 5 if side > 8 else 3
     last = ((side - kernel) // 2 + 1 - kernel) // 2 + 1
     return nn.Sequential(
@@ -41,13 +42,13 @@ def network(side: int, classes: int) -> nn.Module:
 
 
 def networks(data: Dataset, budgets: Sequence[float], samples: int) -> tuple[Problem, TorchLoss]:
-    """Return agents with the network, and their loss on held-out pictures."""
+    """Return agents with the network, and the loss on held-out images."""
     side = data.image_shape[0]
     module = network(side, data.classes)
 
     def loss(images: np.ndarray, labels: np.ndarray) -> TorchLoss:
-        pictures = images.reshape(-1, 1, side, side)
-        return TorchLoss(module, (pictures, labels), nn.CrossEntropyLoss(), scale=data.scale)
+        images = images.reshape(-1, 1, side, side)
+        return TorchLoss(module, (images, labels), nn.CrossEntropyLoss(), scale=data.scale)
 
     agents = []
     for part, budget in zip(shares(data, budgets, samples), budgets, strict=True):
@@ -73,16 +74,16 @@ def linear_models(
 
 
 def shares(data: Dataset, budgets: Sequence[float], samples: int) -> list[NDArray[np.intp]]:
-    """Return which pictures each agent has: all kinds, but not as many of each."""
+    """Return the indices of each agent's images; class frequencies differ between agents."""
     return dirichlet(data.train_labels[:samples], len(budgets), alpha=0.5, seed=0)
 
 
 def train(problem: Problem, x0: np.ndarray, rounds: int) -> Certificate:
-    """Train with exact PC-FedAvg; return models that are feasible."""
-    method = PCFedAvg(step=0.4, penalty=0.3, exact=True)
+    """Train with exact PC-FedAvg and return feasible models."""
+    algorithm = PCFedAvg(step=0.4, penalty=0.3, exact=True)
     result = run(
         problem,
-        method,
+        algorithm,
         rounds=rounds,
         local_steps=10,
         batch=64,
@@ -104,17 +105,17 @@ def draw(
     axis.semilogx(budgets, linear, "s--", label="softmax regression with this budget")
     axis.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
     axis.minorticks_off()
-    axis.set(xlabel="l1 budget of the agent", ylabel="accuracy on held-out pictures")
+    axis.set(xlabel="l1 budget of the agent", ylabel="accuracy on held-out images")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)
     figure.savefig(path, dpi=110)
 
 
 def main() -> None:
-    """Train both models and print what every agent has: its budget, its use, its accuracy."""
+    """Train both models; print every agent's budget, the norms of its models and their accuracy."""
     parser = argparse.ArgumentParser(description="A network with l1 budgets per layer and agent.")
-    parser.add_argument("--quick", action="store_true", help="small digits, seconds")
-    parser.add_argument("--picture", metavar="FILE.png", help="draw a picture, too")
+    parser.add_argument("--quick", action="store_true", help="a small data set; takes seconds")
+    parser.add_argument("--picture", metavar="FILE.png", help="also draw a picture")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -124,11 +125,11 @@ def main() -> None:
         data, budgets, rounds, samples = mnist(), (20.0, 40.0, 80.0, 160.0), 120, 8000
 
     problem, test = networks(data, budgets, samples)
-    deep = train(problem, test.start, rounds)  # at zero a network has no slope
+    deep = train(problem, test.start, rounds)  # at zero the gradient of a network vanishes
     convex, linear_test = linear_models(data, budgets, samples)
     linear = train(convex, np.zeros(convex.n), rounds)
 
-    print(f"\n{test.n} and {linear_test.n} parameters; accuracy on held-out pictures\n")
+    print(f"\n{test.n} and {linear_test.n} parameters; accuracy on held-out images\n")
     print("  budget │ network: ‖conv‖₁  ‖linear‖₁  accuracy │ softmax: ‖W‖₁  accuracy")
     scores = [test.accuracy(x) for x in deep.models]
     linear_scores = [linear_test.accuracy(w) for w in linear.models]
@@ -138,8 +139,8 @@ def main() -> None:
             f"  {budgets[i]:6.0f} │ {conv:16.1f} {last:10.1f} {scores[i]:9.3f} │ "
             f"{np.abs(w).sum():13.1f} {linear_scores[i]:9.3f}"
         )
-    print(f"\nThe linear models are within {linear.gap:.2g} of the optimum, which is certain;")
-    print(f"for the network nobody knows: {deep.reason}.")
+    print(f"\nThe linear models: objective within {linear.gap:.2g} of the optimum (certified).")
+    print(f"There is no certificate for the network: {deep.reason}.")
     if options.picture:
         draw(options.picture, budgets, scores, linear_scores)
 

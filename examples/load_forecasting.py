@@ -1,23 +1,24 @@
-"""Load forecasting for households whose appliances bound what a forecast may say.
+"""Load forecasting for households whose appliances bound the coefficients of the forecast.
 
-Eight households of a street forecast their hourly load together. Each knows the ratings of its own
-appliances, which it does not tell, and its model must respect them. The load in kW is
+Eight households of a street train forecasts of their hourly load together. Each knows the ratings
+of its own appliances, which are private, and its model must respect them. The load in kW is
 
     load = profile[hour] + mild·(15 − T)₊/10 + cold·(5 − T)₊/10 + cool·(T − 22)₊/10 + sun·s + noise
 
-with temperature T in °C (a yearly and a daily wave, and weather that lasts for days), sunshine s in
-[0, 1], and noise ~ N(0, 0.8²). The 24 numbers of the profile are the street's, times a factor in
-[0.8, 1.2]; the other four are the household's own. Its limits are boxes and a polyhedron:
+with temperature T in °C (a yearly and a daily cycle plus random weather over several days),
+sunshine s in [0, 1], and noise ~ N(0, 0.8²). The 24 coefficients of the profile are those of the
+street times a factor in [0.8, 1.2]; the other four differ between households. The limits of a
+household are boxes and a polyhedron:
 
 - the profile is between 0 and 4 kW;
-- panels of P kW give 60 % to 100 % of P at full sunshine: −P ≤ sun ≤ −0.6·P;
-- the air conditioner takes 50 % to 100 % of its rating at 32 °C;
-- the heater takes 60 % to 100 % of its rating at −10 °C: 2.5·mild + 1.5·cold; and its
+- solar panels of P kW produce 60 % to 100 % of P at full sunshine: −P ≤ sun ≤ −0.6·P;
+- the air conditioner uses 50 % to 100 % of its rating at 32 °C;
+- the heater uses 60 % to 100 % of its rating at −10 °C: 2.5·mild + 1.5·cold; and its
   slope at most doubles in the cold, 0 ≤ cold ≤ mild.
 
-All households have data of the same few days of a year: it is one street, with one weather.
-The average of the models is the forecast of the street, and it is what the losses see; a model of
-one household forecasts that household. Both are tested on a whole other year, without noise.
+All households have data of the same few days of a year, with the same weather. The losses are
+evaluated at the average of the models, which forecasts the street; the model of a household
+forecasts that household. Both are tested on another whole year, without noise.
 
     python examples/load_forecasting.py [--quick] [--days N] [--seed N] [--picture load.png]
 """
@@ -32,13 +33,13 @@ from pcfed.losses import LeastSquares
 from pcfed.sets import Blocks, Box, Intersection, Polyhedron
 
 Array = NDArray[np.float64]
-# kW of heater, air conditioner and panels; a household without has no such term
+# kW of heater, air conditioner and solar panels; 0 where a household has none
 RATINGS = ((0, 0, 0), (0, 2, 0), (0, 0, 4), (4, 0, 0), (5, 3, 0), (6, 0, 5), (6, 3, 4), (8, 2, 0))
-COLORS = {"own": "#0072B2", "alone": "#009E73", "shared": "#D55E00", "cut": "#CC79A7"}
+COLORS = {"own": "#0072B2", "alone": "#009E73", "shared": "#D55E00", "projected": "#CC79A7"}
 
 
 def limits(heater: float, cooler: float, panels: float) -> Blocks:
-    """Return the set in which the 28 coefficients of a household must lie."""
+    """Return the constraint set of a household's 28 coefficients."""
     lower = np.array([0, 0, cooler / 2, -panels])
     upper = np.array([heater, heater, cooler, -0.6 * panels])
     rows = np.array([[2.5, 1.5, 0, 0], [-2.5, -1.5, 0, 0], [-1, 1, 0, 0]])
@@ -47,7 +48,7 @@ def limits(heater: float, cooler: float, panels: float) -> Blocks:
 
 
 def features(days: NDArray[np.int64], rng: np.random.Generator) -> Array:
-    """Return the features of every hour of the days, made from simulated weather."""
+    """Return the features of every hour of the days, from simulated weather."""
     day, hour = np.repeat(days, 24), np.tile(np.arange(24), len(days))
     weather = np.repeat(np.convolve(rng.normal(0, 3, len(days) + 4), np.ones(5) / 2, "valid"), 24)
     summer = -np.cos(2 * np.pi * day / 365)
@@ -60,7 +61,7 @@ def features(days: NDArray[np.int64], rng: np.random.Generator) -> Array:
 
 
 def make_problem(rng: np.random.Generator, days: int) -> tuple[Problem, LeastSquares]:
-    """Return the households, with a year of test data each, and the test of the street."""
+    """Return the households, with a year of test data each, and the test loss of the street."""
     hours, agents, truths = np.arange(24), [], []
     bumps = np.exp(-(((hours - 7) / 1.5) ** 2)), np.exp(-(((hours - 19) / 2.5) ** 2))
     profile = 0.3 + 0.8 * bumps[0] + 1.2 * bumps[1]
@@ -79,22 +80,22 @@ def make_problem(rng: np.random.Generator, days: int) -> tuple[Problem, LeastSqu
 
 
 def errors(problem: Problem, street: LeastSquares, models: Array) -> list[float]:
-    """Return root mean square errors over a year in kW: every household's, then the street's."""
+    """Return RMS errors over a year in kW: of every household, then of the street."""
     pairs = zip(problem.agents, models, strict=True)
     losses = [agent.test.value(x) for agent, x in pairs if agent.test]
     return [float(np.sqrt(2 * loss)) for loss in (*losses, street.value(models.mean(axis=0)))]
 
 
 def draw(path: str, compared: dict[str, list[float]]) -> None:
-    """Draw every household's errors, one row a household."""
+    """Draw the errors, one row per household."""
     from matplotlib import pyplot
 
     figure, axis = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     rows = np.arange(len(RATINGS) + 1)
     for (name, values), marker in zip(compared.items(), "o^sD", strict=True):
-        label = {"own": "own model (pcfed)", "cut": "shared, moved into the limits"}.get(name, name)
+        label = {"own": "own model (pcfed)", "projected": "shared, projected"}.get(name, name)
         axis.plot(values, rows, marker, color=COLORS[name], label=label, ms=7, alpha=0.9)
-    names = [f"heat {h}, cool {c}, sun {p}" for h, c, p in RATINGS] + ["street, a household"]
+    names = [f"heat {h}, cool {c}, sun {p}" for h, c, p in RATINGS] + ["street, per household"]
     axis.set_yticks(rows, names)
     axis.invert_yaxis()
     axis.set_xlim(left=0)
@@ -106,11 +107,11 @@ def draw(path: str, compared: dict[str, list[float]]) -> None:
 
 
 def main() -> None:
-    """Train together, alone and one shared model; print every household's error."""
+    """Train together, alone, and one shared model; print every household's errors."""
     parser = argparse.ArgumentParser(description="Load forecasting with private limits.")
-    parser.add_argument("--quick", action="store_true", help="stop early, after a few seconds")
-    parser.add_argument("--picture", metavar="FILE.png", help="draw a picture, too")
-    parser.add_argument("--seed", type=int, default=0, help="draw other data")
+    parser.add_argument("--quick", action="store_true", help="stop early; takes a few seconds")
+    parser.add_argument("--picture", metavar="FILE.png", help="also draw a picture")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the generated data")
     parser.add_argument("--days", type=int, default=3, help="days of data (default: 3)")
     options = parser.parse_args()
 
@@ -125,25 +126,26 @@ def main() -> None:
         "own": own.models,
         "alone": certify(problem, alone, tightening=0).models,
         "shared": shared.models,
-        "cut": certify(problem, shared, tightening=0).models,
+        "projected": certify(problem, shared, tightening=0).models,
     }
     compared = {name: errors(problem, street, x) for name, x in models.items()}
-    broken = problem.infeasibility(shared.average)
+    violation = problem.infeasibility(shared.average)
 
     print("forecast error over a year, in kW (root mean square)")
-    print("home    heat cool sun   own model   alone   shared  cut to limits   shared breaks by")
+    print("home    heat cool sun   own model   alone   shared   projected   violation by shared")
     for i, ratings in enumerate(RATINGS):
-        own_i, alone_i, shared_i, cut_i = (values[i] for values in compared.values())
+        own_i, alone_i, shared_i, projected_i = (values[i] for values in compared.values())
         rated = "{:4d} {:4d} {:3d}".format(*ratings)
-        line = f"{own_i:9.2f} {alone_i:9.2f} {shared_i:8.2f} {cut_i:10.2f} {broken[i]:18.2f}"
-        print(f"home {i + 1}  {rated}   {line}")
-    for name, pick in (("mean of the homes", slice(-1)), ("street, a household", slice(-1, None))):
-        means = [float(np.mean(values[pick])) for values in compared.values()]
+        errors_i = f"{own_i:9.2f} {alone_i:9.2f} {shared_i:8.2f} {projected_i:10.2f}"
+        print(f"home {i + 1}  {rated}   {errors_i} {violation[i]:18.2f}")
+    summaries = {"mean of the homes": slice(-1), "street, per household": slice(-1, None)}
+    for name, rows in summaries.items():
+        means = [float(np.mean(values[rows])) for values in compared.values()]
         print("{:22s}{:9.2f} {:9.2f} {:8.2f} {:10.2f}".format(name, *means))
     best = np.inf if own.gap is None else own.gap / own.objective
     inside = problem.infeasibility(own.models).max()
-    print(f"\nThe own models respect all limits (to {inside:.0e}), and their objective is within")
-    print(f"{best:.2%} of the best there is under these limits (certified).")
+    print(f"\nThe own models satisfy all limits (up to {inside:.0e}). Their objective is within")
+    print(f"{best:.2%} of the optimum under these limits (certified).")
     if options.picture:
         draw(options.picture, compared)
 

@@ -1,13 +1,13 @@
 """Sparse digit classifiers for devices with different memory.
 
-Five devices learn to read digits (softmax regression, 640 weights) without sharing images; each has
-seen some digits more often than others. The sum of the absolute weights of a device's model, its l1
-norm, may not exceed the device's own budget: a small budget leaves few weights that are not zero,
-and those are what a device has to store.
+Five devices train digit classifiers (softmax regression, 640 weights) without sharing images; the
+frequencies of the digits differ between devices. The l1 norm of a device's model must not exceed
+the device's own budget. Small budgets make most weights zero, and a device has to store only the
+nonzero ones.
 
-The table has each device's own model beside what it could have without pcfed: the shared model of
-FedAvg, cut down to the device's budget (and stopped when that is best on the test images, in its
-favour); the best shared model that fits every device; and a model of the device's images alone.
+The table compares each device's own model with the alternatives: the shared model of FedAvg,
+projected onto the device's budget (with early stopping on the test images, in its favour); the best
+shared model that fits every device; and a model that is trained on the device's images alone.
 
     python examples/memory_budgets.py [--quick] [--picture budgets.png]
 """
@@ -33,7 +33,7 @@ EXACT = PCFedAvg("auto", "auto", exact=True)
 
 @dataclass
 class Outcome:
-    """What there is to compare: models with one row a device, all feasible but the shared one."""
+    """The models to compare, one row per device; all but the shared one are feasible."""
 
     test: SoftmaxRegression
     models: dict[str, NDArray[np.float64]]
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def make_problem(budgets: tuple[float, ...]) -> tuple[Problem, SoftmaxRegression]:
-    """Return the devices, and the held-out images on which all models are tested."""
+    """Return the devices, and the loss on held-out images."""
     data = digits()
     images, labels = data.train_images * data.scale, data.train_labels
     devices = []
@@ -56,27 +56,27 @@ def make_problem(budgets: tuple[float, ...]) -> tuple[Problem, SoftmaxRegression
 
 
 def solve(quick: bool) -> Outcome:
-    """Train all models; every one that is compared is moved into its device's budget."""
+    """Train all models; the ones that are compared are projected onto their device's budget."""
     problem, test = make_problem(BUDGETS)
     rounds, stop = (100, Gap(0.03, relative=True)) if quick else (500, Gap(0.001, relative=True))
     result = run(problem, EXACT, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
     own = certify(problem, result)
     gap = np.inf if own.gap is None else own.gap / own.objective
 
-    def cut(shared: Result) -> NDArray[np.float64]:
+    def projected(shared: Result) -> NDArray[np.float64]:
         return certify(problem, shared, tightening=0).models
 
     def accuracy(shared: Result) -> float:
-        return float(np.mean([test.accuracy(model) for model in cut(shared)]))
+        return float(np.mean([test.accuracy(model) for model in projected(shared)]))
 
-    stops = (3, 10, 30, 100)  # the longer FedAvg trains, the more a cut takes away
+    stops = (3, 10, 30, 100)  # the longer FedAvg trains, the more the projection changes
     shared = max(
         (run(problem, FedAvg("auto"), rounds=r, local_steps=10) for r in stops), key=accuracy
     )
     alone = run(problem, Local("auto", 10.0), rounds=200, local_steps=10, eval_every=200)
     models = {
         "own": own.models,
-        "cut": cut(shared),
+        "projected": projected(shared),
         "alone": certify(problem, alone, tightening=0).models,
     }
     everybody, _ = make_problem((min(BUDGETS),) * len(BUDGETS))
@@ -86,26 +86,28 @@ def solve(quick: bool) -> Outcome:
 
 
 def weights(model: NDArray[np.float64]) -> int:
-    """Return how many weights a device has to store."""
+    """Return the number of weights that a device has to store."""
     return int(np.count_nonzero(np.abs(model) > 1e-9))
 
 
 def show(outcome: Outcome) -> None:
-    """Print weights and accuracy of every device's models."""
+    """Print the number of weights and the accuracy of every device's models."""
     accuracy = outcome.test.accuracy
-    print("budget   own model               shared, cut down      alone")
-    print("         l1 norm weights right   weights  right        weights  right")
+    print("budget   own model                  shared, projected  alone")
+    print("         l1 norm weights accuracy   weights accuracy   weights accuracy")
     for i, budget in enumerate(BUDGETS):
-        own, cut, alone = (outcome.models[name][i] for name in ("own", "cut", "alone"))
-        line = f"{budget:6.0f}   {np.abs(own).sum():7.2f} {weights(own):7d} {accuracy(own):6.1%}"
-        line += f"   {weights(cut):7d} {accuracy(cut):6.1%}       {weights(alone):8d}"
-        print(line, f"{accuracy(alone):6.1%}")
+        own, projected, alone = (outcome.models[name][i] for name in ("own", "projected", "alone"))
+        line = f"{budget:6.0f}   {np.abs(own).sum():7.2f} {weights(own):7d} {accuracy(own):8.1%}"
+        line += f"   {weights(projected):7d} {accuracy(projected):8.1%}   {weights(alone):7d}"
+        print(line, f"{accuracy(alone):8.1%}")
     shared, tightest = outcome.shared, outcome.tightest
-    need = np.abs(shared).sum()
-    print(f"\nThe shared model: {accuracy(shared):.1%} right, {weights(shared)} weights. It needs")
-    print(f"a budget of {need:.0f}: too much for {sum(b < need for b in BUDGETS)} of 5 devices.")
-    print(f"The best shared model that fits all devices: {accuracy(tightest):.1%} right.")
-    print(f"The own models are within {outcome.gap:.2%} of the best objective (certified).")
+    norm = np.abs(shared).sum()
+    print(f"\nThe shared model: accuracy {accuracy(shared):.1%}, {weights(shared)} weights.")
+    print(
+        f"Its l1 norm is {norm:.0f}: too large for {sum(b < norm for b in BUDGETS)} of 5 devices."
+    )
+    print(f"The best shared model that fits all devices: accuracy {accuracy(tightest):.1%}.")
+    print(f"The own models: objective within {outcome.gap:.2%} of the optimum (certified).")
 
 
 def draw(outcome: Outcome) -> "Figure":
@@ -115,18 +117,18 @@ def draw(outcome: Outcome) -> "Figure":
     figure, axes = pyplot.subplots(1, 2, figsize=(8.4, 3.8), layout="constrained", sharey=True)
     styles = {
         "own": ("o-", "#0072B2", "own model (pcfed)"),
-        "cut": ("s--", "#D55E00", "shared model, cut down"),
+        "projected": ("s--", "#D55E00", "shared model, projected"),
         "alone": ("^:", "#009E73", "device alone"),
     }
     for name, (style, color, label) in styles.items():
         models = outcome.models[name]
-        right = [100 * outcome.test.accuracy(model) for model in models]
-        axes[0].plot(BUDGETS, right, style, color=color, label=label)
-        axes[1].plot([weights(model) for model in models], right, style, color=color)
+        scores = [100 * outcome.test.accuracy(model) for model in models]
+        axes[0].plot(BUDGETS, scores, style, color=color, label=label)
+        axes[1].plot([weights(model) for model in models], scores, style, color=color)
     tightest = 100 * outcome.test.accuracy(outcome.tightest)
     axes[0].axhline(tightest, color="#555555", lw=1, label="one model that fits all devices")
-    axes[0].set(xlabel="budget of the device (l1 norm)", ylabel="held-out digits right (%)")
-    axes[1].set(xlabel="weights to store (not zero, of 640)")
+    axes[0].set(xlabel="budget of the device (l1 norm)", ylabel="accuracy on held-out digits (%)")
+    axes[1].set(xlabel="weights to store (nonzero, of 640)")
     for axis, ticks in zip(axes, (BUDGETS, (20, 50, 100, 200, 400, 640)), strict=True):
         axis.set_xscale("log")
         axis.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
@@ -137,10 +139,10 @@ def draw(outcome: Outcome) -> "Figure":
 
 
 def main() -> None:
-    """Solve, print the table and draw the picture where it was asked for."""
+    """Solve, print the table and draw the picture if requested."""
     parser = argparse.ArgumentParser(description="Sparse classifiers for devices.")
-    parser.add_argument("--quick", action="store_true", help="stop early, after a few seconds")
-    parser.add_argument("--picture", metavar="FILE.png", help="draw a picture, too")
+    parser.add_argument("--quick", action="store_true", help="stop early; takes a few seconds")
+    parser.add_argument("--picture", metavar="FILE.png", help="also draw a picture")
     options = parser.parse_args()
     outcome = solve(options.quick)
     show(outcome)

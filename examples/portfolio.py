@@ -1,17 +1,17 @@
-"""Portfolios of the funds of one group, whose caps differ.
+"""Portfolios of the funds of one group, with different caps.
 
-Six funds split their money over eight sectors: weights are positive and sum to 1. Each has caps of
-its own on sectors (concentration rules, exclusions), which the others must not learn, and two
+Six funds invest in eight sectors: the weights are nonnegative and sum to 1. Each fund has its own
+caps on sectors (concentration rules, exclusions), which the others must not learn, and two
 years of monthly returns of its own loans. In per cent a month, the returns of the sectors are
 
     r = μ + β·market + ε,     market ~ N(0, 1),     ε_s ~ N(0, τ_s²)
 
 with μ from 0.3 to 1.0, β from 0.3 to 1.2 and τ from 1 to 2.5, rising from sector A to sector H. The
 group wants 0.6 % a month with little deviation: the loss is half the mean square of r·w − 0.6 for
-the average w of the funds' weights, so that a fund without caps makes up for those with caps.
+the average w of the funds' weights, so a fund without caps compensates for those with caps.
 
-The table has the weights of every fund (* where a cap binds), and what the caps cost: the deviation
-from 0.6 % that is to be expected of the weights, computed from the model above.
+The table lists the weights of every fund (* where a cap binds) and the cost of the caps: the
+expected deviation of the weights from 0.6 %, computed from the model above.
 
     python examples/portfolio.py [--quick] [--seed N] [--picture portfolio.png]
 """
@@ -55,17 +55,17 @@ def risk(w: Array) -> float:
 
 
 def solve(problem: Problem, rounds: int, goal: float) -> tuple[Array, float]:
-    """Return feasible weights, one row a fund, and their certified relative gap."""
-    method = PCFedAvg("auto", "auto", exact=True)
+    """Return feasible weights, one row per fund, and their certified relative gap."""
+    algorithm = PCFedAvg("auto", "auto", exact=True)
     stop = Gap(goal, relative=True)
-    result = run(problem, method, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
+    result = run(problem, algorithm, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
     certificate = certify(problem, result)
     gap = np.inf if certificate.gap is None else certificate.gap / certificate.objective
     return certificate.models, gap
 
 
 def draw(path: str, weights: Array, risks: dict[str, list[float]]) -> None:
-    """Draw the weights as a table of shades, and the risks beside it."""
+    """Draw the weights as a heat map, and the risks next to it."""
     from matplotlib import pyplot
     from matplotlib.patches import Rectangle
 
@@ -83,12 +83,12 @@ def draw(path: str, weights: Array, risks: dict[str, list[float]]) -> None:
             left.add_patch(frame)
     left.set_xticks(range(8), list(SECTORS))
     left.set_yticks(range(len(weights)), [*CAPS, "the group"])
-    left.set(xlabel="sector", title="weights (%); framed: at the cap; –: excluded")
-    marks = {"together": "#0072B2", "alone": "#009E73", "shared, cut": "#D55E00"}
+    left.set(xlabel="sector", title="weights (%); framed: cap binds; –: excluded")
+    marks = {"together": "#0072B2", "alone": "#009E73", "shared, projected": "#D55E00"}
     for (name, color), marker in zip(marks.items(), "o^s", strict=True):
         right.plot(risks[name], range(len(weights)), marker, color=color, label=name, alpha=0.9)
     right.axvline(risks["shared"][0], color="#555555", lw=1, label="shared, no caps")
-    right.set(xlabel="expected deviation from 0.6 % (% a month)", title="what the caps cost")
+    right.set(xlabel="expected deviation from 0.6 % (% a month)", title="cost of the caps")
     right.grid(alpha=0.3)
     right.legend(fontsize=8)
     for axis in (left, right):
@@ -98,11 +98,11 @@ def draw(path: str, weights: Array, risks: dict[str, list[float]]) -> None:
 
 
 def main() -> None:
-    """Find the weights of every lender, check the caps, and print weights and risks."""
+    """Compute the weights of every fund, check the caps, and print weights and risks."""
     parser = argparse.ArgumentParser(description="Portfolios with private caps.")
-    parser.add_argument("--quick", action="store_true", help="stop early, after a few seconds")
-    parser.add_argument("--picture", metavar="FILE.png", help="draw a picture, too")
-    parser.add_argument("--seed", type=int, default=0, help="draw other data")
+    parser.add_argument("--quick", action="store_true", help="stop early; takes a few seconds")
+    parser.add_argument("--picture", metavar="FILE.png", help="also draw a picture")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the generated data")
     options = parser.parse_args()
 
     rounds, goal = (50, 1e-2) if options.quick else (1000, 1e-4)
@@ -111,26 +111,31 @@ def main() -> None:
     uncapped = make_problem(np.random.default_rng(options.seed), capped=False)
     free, _ = solve(uncapped, rounds, goal)
     alone = np.array([solve(Problem([agent]), rounds, goal)[0][0] for agent in problem.agents])
-    cut = np.array([agent.constraint.project(free[0]) for agent in problem.agents])
-    compared = {"together": weights, "alone": alone, "shared, cut": cut, "shared": free}
+    projected = np.array([agent.constraint.project(free[0]) for agent in problem.agents])
+    compared = {
+        "together": weights,
+        "alone": alone,
+        "shared, projected": projected,
+        "shared": free,
+    }
     risks = {name: [risk(w) for w in (*x, x.mean(axis=0))] for name, x in compared.items()}
 
-    print("fund            " + "".join(f"{s:>5}" for s in SECTORS) + "  together alone shared, cut")
+    print("fund            " + "".join(f"{s:>5}" for s in SECTORS) + "  together alone projected")
     rows = zip([*CAPS, "the group"], [*weights, weights.mean(axis=0)], strict=True)
     for i, (name, row) in enumerate(rows):
         caps = CAPS.get(name, np.ones(8))
         stars = np.where((caps > 0) & (caps < 1) & (row > caps - 5e-4), "*", " ")
         text = "".join(f"{abs(w):4.0%}{star}" for w, star in zip(row, stars, strict=True))
-        costs = "  ".join(f"{risks[k][i]:5.3f}" for k in ("together", "alone", "shared, cut"))
+        costs = "  ".join(f"{risks[k][i]:5.3f}" for k in ("together", "alone", "shared, projected"))
         print(f"{name:14s}  {text}  {costs}")
     shared = "".join(f"{abs(w):4.0%} " for w in free.mean(axis=0))
     print(f"shared, no caps {shared}  {risks['shared'][-1]:5.3f}")
     over = max(float((w - c).max()) for w, c in zip(weights, CAPS.values(), strict=True))
-    breaks = int((problem.infeasibility(free[0]) > 1e-6).sum())
+    violated = int((problem.infeasibility(free[0]) > 1e-6).sum())
     sums = np.abs(weights.sum(axis=1) - 1).max()
     print(f"\nLargest excess over a cap: {max(over, 0):.0e}; weights sum to 1 within {sums:.0e}.")
-    print(f"The shared weights break the caps of {breaks} of {problem.m} funds.")
-    print(f"The objective is within {gap:.3%} of the best under these caps (certified).")
+    print(f"The shared weights violate the caps of {violated} of {problem.m} funds.")
+    print(f"The objective is within {gap:.3%} of the optimum under these caps (certified).")
     if options.picture:
         draw(options.picture, weights, risks)
 

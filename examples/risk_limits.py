@@ -1,18 +1,18 @@
 """Risk scores of hospitals with different limits on the difference between two groups.
 
-Six hospitals learn one risk score together (logistic regression on eight measurements). Each has a
-rule of its own for how much the mean score of its patients may differ between groups A and B. As
-the score is linear in the coefficients w, such a rule is a pair of halfspaces:
+Six hospitals train a risk score together (logistic regression on eight measurements). Each has its
+own limit on the difference of the mean scores of its patients in groups A and B. As the score is
+linear in the coefficients w, such a limit is a pair of halfspaces:
 
     |d·w| ≤ limit,     d = mean features of group A − mean features of group B (own patients)
 
-The patients are generated: half are in group A, features are x ~ N(0, I) with 0.8 added to
-the last three in group A, and N(0, 0.1²) to all, the same for a hospital's patients; the outcome is
+The patients are generated: half are in group A. The features are x ~ N(0, I); in group A, 0.8 is
+added to the last three, and a vector ~ N(0, 0.1²), one per hospital, to all. The outcome is
 1 with probability 1 / (1 + exp(−x·v)), v = (1, −1, 0.5, −0.5, 0.3, 0.6, 0.6, 0.6): the measurements
-that differ between the groups do predict the outcome, so a tight limit costs accuracy.
+that differ between the groups predict the outcome, so a tight limit costs accuracy.
 
-The table has the difference under the shared model and under the hospital's own, on its patients
-and on new ones, and the share of outcomes of new patients that each gets right.
+The table lists the difference under the shared model and under the hospital's own model, on its
+patients and on new ones, and the accuracy of both on new patients.
 
     python examples/risk_limits.py [--quick] [--seed N] [--picture risk.png]
 """
@@ -34,7 +34,7 @@ TRUTH = np.array([1, -1, 0.5, -0.5, 0.3, 0.6, 0.6, 0.6])
 
 @dataclass
 class Patients:
-    """Features, outcomes, and who is in group A."""
+    """Features, outcomes, and membership in group A."""
 
     X: Array
     y: NDArray[np.bool_]
@@ -55,7 +55,7 @@ def patients(shift: Array, count: int, rng: np.random.Generator) -> Patients:
 
 
 def make_problem(rng: np.random.Generator) -> tuple[Problem, list[Patients], list[Patients]]:
-    """Return the hospitals, their patients, and new patients of theirs."""
+    """Return the hospitals, their patients, and new patients for testing."""
     agents, known, new = [], [], []
     for limit in LIMITS:
         shift = np.repeat([0.0, 0.8], [5, 3]) + rng.normal(0, 0.1, 8)
@@ -69,8 +69,8 @@ def make_problem(rng: np.random.Generator) -> tuple[Problem, list[Patients], lis
     return Problem(agents), known, new
 
 
-def draw(path: str, differences: dict[str, list[float]], right: dict[str, list[float]]) -> None:
-    """Draw the differences beside their limits, and the accuracies."""
+def draw(path: str, differences: dict[str, list[float]], accuracy: dict[str, list[float]]) -> None:
+    """Draw the differences with their limits, and the accuracies."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained", sharey=True)
@@ -80,11 +80,11 @@ def draw(path: str, differences: dict[str, list[float]], right: dict[str, list[f
     for name, (marker, color) in styles.items():
         label = "shared model" if name == "shared" else "own model (pcfed)"
         axes[0].plot(differences[name], rows, marker, color=color, label=label)
-        axes[1].plot([100 * share for share in right[name]], rows, marker, color=color)
+        axes[1].plot([100 * score for score in accuracy[name]], rows, marker, color=color)
     axes[0].set_yticks(rows, [f"{limit}" for limit in LIMITS])
     axes[0].invert_yaxis()
     axes[0].set(ylabel="limit of the hospital", xlabel="difference of mean scores (log-odds)")
-    axes[1].set(xlabel="outcomes of new patients right (%)")
+    axes[1].set(xlabel="accuracy on new patients (%)")
     for axis in axes:
         axis.grid(alpha=0.3)
         axis.set_axisbelow(True)
@@ -93,46 +93,47 @@ def draw(path: str, differences: dict[str, list[float]], right: dict[str, list[f
 
 
 def main() -> None:
-    """Train the shared and the own models and print who keeps which limit, and what it costs."""
+    """Train the shared and the own models; print differences, limits and accuracies."""
     parser = argparse.ArgumentParser(description="Risk scores with limits per hospital.")
-    parser.add_argument("--quick", action="store_true", help="stop early, after a few seconds")
-    parser.add_argument("--picture", metavar="FILE.png", help="draw a picture, too")
-    parser.add_argument("--seed", type=int, default=0, help="draw other data")
+    parser.add_argument("--quick", action="store_true", help="stop early; takes a few seconds")
+    parser.add_argument("--picture", metavar="FILE.png", help="also draw a picture")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the generated data")
     options = parser.parse_args()
 
     problem, known, new = make_problem(np.random.default_rng(options.seed))
     rounds, goal = (50, 0.05) if options.quick else (1000, 1e-4)
-    method, stop = PCFedAvg("auto", "auto", exact=True), Gap(goal, relative=True)
-    result = run(problem, method, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
+    algorithm, stop = PCFedAvg("auto", "auto", exact=True), Gap(goal, relative=True)
+    result = run(problem, algorithm, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
     own = certify(problem, result)
     shared = run(problem, FedAvg("auto"), rounds=200, local_steps=10, eval_every=200)
 
     models = {"shared": shared.models, "own": own.models}
-    before, after, right = {}, {}, {}
+    trained, tested, accuracy = {}, {}, {}
     for name, x in models.items():
-        before[name] = [abs(float(p.difference @ x_i)) for p, x_i in zip(known, x, strict=True)]
-        after[name] = [abs(float(p.difference @ x_i)) for p, x_i in zip(new, x, strict=True)]
+        trained[name] = [abs(float(p.difference @ x_i)) for p, x_i in zip(known, x, strict=True)]
+        tested[name] = [abs(float(p.difference @ x_i)) for p, x_i in zip(new, x, strict=True)]
         tests = [agent.test for agent in problem.agents if agent.test]
-        right[name] = [float(test.accuracy(x_i)) for test, x_i in zip(tests, x, strict=True)]
+        accuracy[name] = [float(test.accuracy(x_i)) for test, x_i in zip(tests, x, strict=True)]
 
-    print("         difference of mean scores              outcomes right")
+    print("         difference of mean scores              accuracy")
     print("limit    shared   own    own, new patients      shared    own")
     for i, limit in enumerate(LIMITS):
+        mark = "!" if trained["shared"][i] > limit else " "
         print(
-            f"{limit:5.2f} {before['shared'][i]:9.3f}{'!' if before['shared'][i] > limit else ' '} "
-            f"{before['own'][i]:6.3f} {after['own'][i]:12.3f}"
-            f"{right['shared'][i]:20.1%} {right['own'][i]:8.1%}"
+            f"{limit:5.2f} {trained['shared'][i]:9.3f}{mark} "
+            f"{trained['own'][i]:6.3f} {tested['own'][i]:12.3f}"
+            f"{accuracy['shared'][i]:20.1%} {accuracy['own'][i]:8.1%}"
         )
-    broken = sum(b > limit for b, limit in zip(before["shared"], LIMITS, strict=True))
+    violated = sum(d > limit for d, limit in zip(trained["shared"], LIMITS, strict=True))
     gap = np.inf if own.gap is None else own.gap / own.objective
-    print(f"\n! The shared model breaks the limits of {broken} of {problem.m} hospitals.")
-    pairs = zip(before["own"], after["own"], strict=True)
-    off = np.mean([abs(new - old) for old, new in pairs])
-    print("A limit holds for the patients it was set on, 300 of each hospital; on 5000 new ones")
-    print(f"the difference is {off:.2f} larger or smaller, on average.")
-    print(f"The own models are within {gap:.2%} of the best objective (certified).")
+    print(f"\n! The shared model violates the limits of {violated} of {problem.m} hospitals.")
+    pairs = zip(trained["own"], tested["own"], strict=True)
+    deviation = np.mean([abs(test - train) for train, test in pairs])
+    print("The limits hold for the 300 training patients of each hospital; on 5000 new patients")
+    print(f"the difference deviates by {deviation:.2f} on average.")
+    print(f"The objective of the own models is within {gap:.2%} of the optimum (certified).")
     if options.picture:
-        draw(options.picture, before, right)
+        draw(options.picture, trained, accuracy)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Federated averaging with pcfed and with its peers: ``python -m benchmarks.peers``."""
+"""FedAvg with pcfed and with other packages ("peers"): ``python -m benchmarks.peers``."""

@@ -1,11 +1,12 @@
-"""Compare seconds per round of pcfed, its peers and the bare matrix products.
+"""Compare the seconds per round of pcfed, other packages ("peers") and bare matrix products.
 
     python -m benchmarks.peers [A B C] [--peers numpy torch ...] [--repeats 2]
 
-Every peer does the same works on MNIST (``work.py``) in a process of its own, one at a time, peer
-after peer and then all again; the smallest median counts. Peers that can't be installed or fail are
-reported as such. The average training losses must agree to 1 %, or there is no table. A run with
-all works and peers writes it to ``benchmarks/PEERS.md``. Let nothing else run meanwhile.
+Every peer runs the same workloads on MNIST (``workload.py``) in a separate process, one at a time.
+All peers are measured repeatedly, and the smallest median is reported. Peers that cannot be
+installed or that fail are marked as failed. The average training losses must agree to 1 %;
+otherwise no table is written. A run with all workloads and peers writes ``benchmarks/PEERS.md``.
+Run nothing else on the machine at the same time.
 """
 
 from __future__ import annotations
@@ -23,60 +24,59 @@ from pcfed.data import iid, mnist
 
 from .environments import PEERS, ROOT, PeerError, measured
 from .table import Cell, Cells, document
-from .work import WORKS
+from .workload import WORKLOADS
 
 TOLERANCE = 0.01
-"""By how much losses may differ, since pcfed draws batches that the peers take in order."""
+"""Allowed relative difference of losses: pcfed samples batches, peers take them in order."""
 
 
-def exported(works: Iterable[str], folder: Path) -> dict[str, Path]:
-    """Write the images and labels of every work, dealt to its agents, and return the files."""
+def exported(workloads: Iterable[str], folder: Path) -> dict[str, Path]:
+    """Write the images and labels of every workload, one part per agent, and return the files."""
     data = mnist()
     files = {}
-    for name in works:
-        work = WORKS[name]
-        parts = iid(data.train_labels, work.agents, seed=0)
-        rows = np.stack([part[: work.images] for part in parts])
+    for name in workloads:
+        workload = WORKLOADS[name]
+        parts = iid(data.train_labels, workload.agents, seed=0)
+        rows = np.stack([part[: workload.images] for part in parts])
         files[name] = folder / f"{name}.npz"
         np.savez(files[name], images=data.train_images[rows], labels=data.train_labels[rows])
     return files
 
 
-def compare(works: Sequence[str], peers: Sequence[str], repeats: int) -> Cells:
-    """Measure every peer on every work, again and again, and keep the smallest medians."""
+def compare(workloads: Sequence[str], peers: Sequence[str], repeats: int) -> Cells:
+    """Measure every peer on every workload repeatedly, and return the smallest medians."""
     cells: dict[tuple[str, str], Cell] = {}
     with tempfile.TemporaryDirectory() as folder:
-        files = exported(works, Path(folder))
-        for turn in range(repeats):
-            for work in works:
+        files = exported(workloads, Path(folder))
+        for repeat in range(repeats):
+            for workload in workloads:
                 for peer in peers:
-                    cell = attempt(peer, work, files[work])
-                    told = cell.note if cell.failed else f"{cell.seconds_per_round:.4g} s"
-                    print(
-                        f"{turn + 1}/{repeats} {work} {peer}: {told}", file=sys.stderr, flush=True
-                    )
-                    before = cells.get((work, peer), cell)
-                    if before.failed or cell.seconds_per_round <= before.seconds_per_round:
-                        cells[work, peer] = cell
+                    cell = attempt(peer, workload, files[workload])
+                    outcome = cell.note if cell.failed else f"{cell.seconds_per_round:.4g} s"
+                    line = f"{repeat + 1}/{repeats} {workload} {peer}: {outcome}"
+                    print(line, file=sys.stderr, flush=True)
+                    best = cells.get((workload, peer), cell)
+                    if best.failed or cell.seconds_per_round <= best.seconds_per_round:
+                        cells[workload, peer] = cell
     return cells
 
 
-def attempt(peer: str, work: str, data: Path) -> Cell:
-    """Return what was measured of a peer, or why it could not be."""
+def attempt(peer: str, workload: str, data: Path) -> Cell:
+    """Return the measurement of a peer, or the reason why there is none."""
     try:
-        return Cell(**measured(PEERS[peer], work, data))
+        return Cell(**measured(PEERS[peer], workload, data))
     except PeerError as reason:
         return Cell(float("nan"), None, 0, str(reason))
 
 
 def disagreements(cells: Cells) -> list[str]:
-    """Return a sentence on each work on which the losses differ by more than they may."""
+    """Return one sentence per workload on which the losses differ by more than allowed."""
     found = []
-    for work in dict.fromkeys(work for work, _ in cells):
-        losses = {p: c.loss for (w, p), c in cells.items() if w == work and c.loss is not None}
+    for name in dict.fromkeys(workload for workload, _ in cells):
+        losses = {p: c.loss for (w, p), c in cells.items() if w == name and c.loss is not None}
         if losses and not max(losses.values()) <= (1 + TOLERANCE) * min(losses.values()):
             listed = ", ".join(f"{peer} {loss:.4f}" for peer, loss in losses.items())
-            found.append(f"{work}: losses differ by more than {TOLERANCE:.0%}: {listed}.")
+            found.append(f"{name}: losses differ by more than {TOLERANCE:.0%}: {listed}.")
     return found
 
 
@@ -86,21 +86,23 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("works", nargs="*", metavar="WORK", help=", ".join(WORKS))
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER")
     parser.add_argument("--repeats", type=int, default=2)
     given = parser.parse_args()
-    works = given.works or list(WORKS)
-    if unknown := set(works) - set(WORKS):
-        parser.error(f"works are {', '.join(WORKS)}, not {', '.join(sorted(unknown))}")
+    workloads = given.workloads or list(WORKLOADS)
+    if unknown := set(workloads) - set(WORKLOADS):
+        parser.error(
+            f"valid workloads are {', '.join(WORKLOADS)}, not {', '.join(sorted(unknown))}"
+        )
     load = os.getloadavg()[0]
     if load > 0.5:
-        print(f"The machine is busy (load {load:.1f}): numbers mean little.", file=sys.stderr)
-    cells = compare(works, given.peers, given.repeats)
+        print(f"The load is {load:.1f}; timings will be inaccurate.", file=sys.stderr)
+    cells = compare(workloads, given.peers, given.repeats)
     if found := disagreements(cells):
         sys.exit("\n".join(found))
-    page = document(cells, works, given.peers, load)
-    if set(works) == set(WORKS) and set(given.peers) == set(PEERS):
+    page = document(cells, workloads, given.peers, load)
+    if set(workloads) == set(WORKLOADS) and set(given.peers) == set(PEERS):
         (ROOT / "benchmarks" / "PEERS.md").write_text(page)
     print(page)
 

@@ -1,4 +1,4 @@
-"""Who is compared, and the virtual environments in which the peers run, ``.bench/NAME``."""
+"""The peers and the virtual environments in which they run, ``.bench/NAME``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-TORCH = "torch==2.13.0"  # exactly: pip finds a CPU build of it, others bring gigabytes of CUDA
+TORCH = "torch==2.13.0"  # pip finds a CPU build of this version; others need CUDA
 NUMPY = "numpy==2.4.6"
 PATH = re.compile(r"(/[^/\s]+){2,}")
 LIMIT = 900
-"""Seconds that a peer may take for one work."""
+"""Maximum seconds of a peer for one workload."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Peer:
     Attributes
     ----------
     title : str
-        How the table calls it.
+        Its name in the table.
     module : str
         The script in this folder.
     options : sequence of str
-        What the script is told besides the work and the data.
+        Further command-line arguments of the script.
     environment : str
-        Name of its virtual environment; none for those that run in ours.
+        Name of its virtual environment; empty if it runs in the current one.
     packages : sequence of str
-        What is installed there, one after the other.
+        Arguments of ``pip install``, one string per call.
     variables : mapping of str to str
-        Environment variables that it needs.
+        Environment variables of the process.
     """
 
     title: str
@@ -49,12 +49,12 @@ class Peer:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-# dm-haiku, SciPy and ml_dtypes: what FedJAX's dependencies no longer hold back for this JAX.
+# FedJAX does not pin dm-haiku, SciPy and ml_dtypes; newer versions do not work with this JAX.
 FEDJAX = (
     *("fedjax==0.0.16", "jax==0.4.25", "jaxlib==0.4.25", "numpy==1.26.4", "scipy==1.12.0"),
     *("dm-haiku==0.0.12", "optax==0.2.2", "chex==0.1.86", "ml_dtypes==0.3.2"),
 )
-# Without these Flower calls home, looks for updates and installs dependencies when it is run.
+# Disable telemetry, update checks and installation of dependencies at run time.
 FLOWER = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -62,7 +62,7 @@ FLOWER = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 BARE, BASE = "bare", "pcfed-2"
-"""The lines that others are compared with."""
+"""The peers that the others are compared with."""
 
 PEERS = {
     BARE: Peer("bare products, stacked", "bare_products"),
@@ -83,16 +83,16 @@ PEERS = {
 
 
 class PeerError(Exception):
-    """Why a peer can't be measured, in one sentence."""
+    """A peer cannot be measured; the message is one sentence."""
 
 
 def python_of(peer: Peer) -> Path:
-    """Return the interpreter of a peer; its environment is made if it isn't there as it should be.
+    """Return the interpreter of a peer; create its environment if it is missing or outdated.
 
     Raises
     ------
     PeerError
-        If it can't be installed.
+        If it cannot be installed.
     """
     if not peer.environment:
         return Path(sys.executable)
@@ -100,37 +100,37 @@ def python_of(peer: Peer) -> Path:
     python, ready = folder / "bin" / "python", folder / ".ready"
     pins = "\n".join(peer.packages)
     if not ready.exists() or ready.read_text() != pins:
-        print(f"{peer.title}: making its environment", file=sys.stderr, flush=True)
+        print(f"{peer.title}: creating its environment", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
-        _output(["-m", "venv", str(folder)], Path(sys.executable), "it can't be installed")
+        _output(["-m", "venv", str(folder)], Path(sys.executable), "it cannot be installed")
         for packages in peer.packages:
             pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            _output([*pip, *packages.split()], python, "it can't be installed")
+            _output([*pip, *packages.split()], python, "it cannot be installed")
         ready.write_text(pins)
     return python
 
 
-def measured(peer: Peer, work: str, data: Path) -> dict[str, Any]:
-    """Return what a peer says of itself on a work: its script's last line.
+def measured(peer: Peer, workload: str, data: Path) -> dict[str, Any]:
+    """Return the measurement of a peer on a workload: the last line that its script prints.
 
     Raises
     ------
     PeerError
-        If it can't be installed, fails or takes too long.
+        If it cannot be installed, fails or takes too long.
     """
-    options = ["-m", f"{__package__}.{peer.module}", work, str(data), *peer.options]
+    options = ["-m", f"{__package__}.{peer.module}", workload, str(data), *peer.options]
     lines = _output(options, python_of(peer), "it fails", peer.variables).strip().splitlines()
     try:
         line: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
-        raise PeerError("it fails: its last line is no report.") from None
+        raise PeerError("it fails: its last line is not a measurement.") from None
     return line
 
 
 def _output(
     options: list[str], python: Path, what: str, variables: Mapping[str, str] | None = None
 ) -> str:
-    """Return what an interpreter prints, or raise with the last line of its complaint."""
+    """Return the output of an interpreter, or raise an error with the last line of stderr."""
     try:
         done = subprocess.run(
             [str(python), *options],
@@ -142,9 +142,9 @@ def _output(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise PeerError(f"{what}: not done after {LIMIT} s.") from None
+        raise PeerError(f"{what}: not finished after {LIMIT} s.") from None
     if done.returncode:
-        silent = f"it ended with code {done.returncode} and without a word"
-        last = next(iter(reversed(done.stderr.strip().splitlines())), silent)
+        default = f"exit code {done.returncode} without an error message"
+        last = next(iter(reversed(done.stderr.strip().splitlines())), default)
         raise PeerError(f"{what}: {PATH.sub('…', last)[:200]}")
     return done.stdout

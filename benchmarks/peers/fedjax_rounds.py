@@ -1,4 +1,4 @@
-"""FedJAX: its federated averaging, with its backend ``jit`` or ``pmap``, whichever is quicker."""
+"""FedJAX: its federated averaging with the backend ``jit`` or ``pmap``, whichever is faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .work import SHAPE, STEP, arguments, best, load, loss, measure, patience, report
+from .workload import SHAPE, STEP, arguments, best, load, loss, measure, report, time_limit
 
 
 def cross_entropy(weights: Any, batch: Any, _: Any) -> Any:
@@ -23,15 +23,15 @@ def cross_entropy(weights: Any, batch: Any, _: Any) -> Any:
 
 
 def main() -> None:
-    work, path, _ = arguments()
+    workload, path, _ = arguments()
     images, labels = load(path)
     key = jax.random.PRNGKey(0)
     clients = [
         (str(i).encode(), fedjax.ClientDataset({"x": images[i], "y": labels[i]}), key)
-        for i in range(work.agents)
+        for i in range(workload.agents)
     ]
     batches = fedjax.ShuffleRepeatBatchHParams(
-        batch_size=work.batch, num_epochs=None, num_steps=work.steps, skip_shuffle=True
+        batch_size=workload.batch, num_epochs=None, num_steps=workload.steps, skip_shuffle=True
     )
 
     runs: dict[str, tuple[list[float], Any]] = {}
@@ -44,12 +44,14 @@ def main() -> None:
                 batches,
             )
 
-        def play(state: Any, algorithm: Any = algorithm) -> Any:
+        def run_round(state: Any, algorithm: Any = algorithm) -> Any:
             state, _ = algorithm.apply(state, clients)
             return jax.block_until_ready(state)
 
         start = algorithm.init(jnp.zeros(SHAPE))
-        runs[f"backend: {backend}"] = measure(work.rounds, play, start, limit=patience(runs))
+        runs[f"backend: {backend}"] = measure(
+            workload.rounds, run_round, start, limit=time_limit(runs)
+        )
     note, times, state = best(runs)
     report(times, loss(np.asarray(state.params), images, labels), note)
 

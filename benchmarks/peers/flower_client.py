@@ -1,4 +1,4 @@
-"""The client of Flower: local steps with NumPy. A module of its own, since workers import it."""
+"""The Flower client: local steps with NumPy. A separate module, because workers import it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from .numpy_steps import local_steps
-from .work import WORKS, load
+from .local_steps import local_steps
+from .workload import WORKLOADS, load
 
-loaded = cache(load)  # once in a worker, not once in a message
+loaded = cache(load)  # once per worker instead of once per message
 
 
 def train(message: Message, context: Context) -> Message:
@@ -22,7 +22,7 @@ def train(message: Message, context: Context) -> Message:
     images, labels = loaded(config["path"])
     agent = int(context.node_config["partition-id"])
     weights = np.array(received["arrays"].to_numpy_ndarrays()[0])
-    local_steps(WORKS[config["work"]], weights, images[agent], labels[agent])
+    local_steps(WORKLOADS[config["workload"]], weights, images[agent], labels[agent])
     reply: dict[str, Any] = {
         "arrays": ArrayRecord([weights]),
         "metrics": MetricRecord({"num-examples": len(labels[agent])}),

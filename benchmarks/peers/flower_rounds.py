@@ -1,4 +1,4 @@
-"""Flower: FedAvg in its simulation engine, with as many workers as there are cores."""
+"""Flower: FedAvg in its simulation engine, with one worker per core."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from .flower_client import app
-from .work import SHAPE, arguments, load, loss, report
+from .workload import SHAPE, arguments, load, loss, report
 
 
 def main() -> None:
-    work, path, _ = arguments()
+    workload, path, _ = arguments()
     server, ends, models = ServerApp(), [], []
 
     def after_round(_: int, arrays: ArrayRecord) -> None:
@@ -25,11 +25,11 @@ def main() -> None:
         models.append(arrays)
 
     def serve(grid: Grid, context: Context) -> None:
-        FedAvg(fraction_evaluate=0.0, min_available_nodes=work.agents).start(
+        FedAvg(fraction_evaluate=0.0, min_available_nodes=workload.agents).start(
             grid,
             ArrayRecord([np.zeros(SHAPE, dtype=np.float32)]),
-            num_rounds=work.rounds,
-            train_config=ConfigRecord({"work": sys.argv[1], "path": path}),
+            num_rounds=workload.rounds,
+            train_config=ConfigRecord({"workload": sys.argv[1], "path": path}),
             evaluate_fn=after_round,
         )
 
@@ -37,7 +37,7 @@ def main() -> None:
     run_simulation(
         server_app=server,
         client_app=app,
-        num_supernodes=work.agents,
+        num_supernodes=workload.agents,
         backend_config={"client_resources": {"num_cpus": 1}},
     )
     times = [end - begin for begin, end in pairwise(ends)][1:]

@@ -1,6 +1,6 @@
 """A plain loop over agents and steps with NumPy.
 
-Small products can be slower on all cores than on one, so both are measured and the better is taken.
+Small products can be slower on all cores than on one; both are measured, the faster is reported.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from .numpy_steps import local_steps
-from .work import CORES, SHAPE, Floats, arguments, best, load, loss, measure, patience, report
+from .local_steps import local_steps
+from .workload import CORES, SHAPE, Floats, arguments, best, load, loss, measure, report, time_limit
 
 
 def main() -> None:
-    work, path, _ = arguments()
+    workload, path, _ = arguments()
     images, labels = load(path)
     own = np.empty(SHAPE, dtype=np.float32)
 
-    def play(weights: Floats) -> Floats:
+    def run_round(weights: Floats) -> Floats:
         total = np.zeros_like(weights)
-        for agent in range(work.agents):
+        for agent in range(workload.agents):
             own[:] = weights
-            local_steps(work, own, images[agent], labels[agent])
+            local_steps(workload, own, images[agent], labels[agent])
             total += own
-        total /= work.agents
+        total /= workload.agents
         return total
 
     start = np.zeros(SHAPE, dtype=np.float32)
@@ -31,7 +31,7 @@ def main() -> None:
     for threads in sorted({1, CORES}):
         with threadpool_limits(threads):
             runs[f"BLAS threads: {threads}"] = measure(
-                work.rounds, play, start, limit=patience(runs)
+                workload.rounds, run_round, start, limit=time_limit(runs)
             )
     note, times, weights = best(runs)
     report(times, loss(weights, images, labels), note)

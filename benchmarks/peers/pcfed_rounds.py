@@ -1,11 +1,12 @@
-"""pcfed: FedAvg, or PC-FedAvg with another l1 budget for each agent, on so many workers.
+"""pcfed: FedAvg, or PC-FedAvg with a different l1 budget for each agent, with 1 or 2 workers.
 
-A round takes what a run of many rounds takes longer than a run of one: both prepare the same and
-evaluate before and after. PC-FedAvg goes on from models of which a part has met its budgets. Its
-gradients are those of the average, an m-th of FedAvg's, so its step is m times FedAvg's, with a
-coupling and a penalty for which that step is stable. Measured with one thread of BLAS and with all
-cores, as the loops of NumPy and PyTorch are; the better is taken. pcfed gets the images as 8-bit
-pixels, which is how they are kept; all others get them in float32, as they want them.
+The time of a round is the difference between a run of many rounds and a run of one, divided by the
+number of additional rounds: both runs have the same preparation and evaluations. PC-FedAvg starts
+from models some of which have reached their budgets. Its gradients are those of the average, 1/m of
+FedAvg's, so its step is m times FedAvg's, with a coupling and a penalty for which that step is
+stable. It is measured with one BLAS thread and with all cores, like the NumPy and PyTorch loops,
+and the faster is reported. pcfed reads the images as 8-bit pixels, the form in which they are
+stored; all others read them as float32, which they require.
 """
 
 from __future__ import annotations
@@ -21,24 +22,40 @@ from pcfed.algorithms import Algorithm
 from pcfed.losses import SoftmaxRegression
 from pcfed.sets import L1Ball, WholeSpace
 
-from .work import CORES, SECONDS, SHAPE, STEP, Work, arguments, best, load, loss, patience, report
+from .workload import (
+    CORES,
+    SECONDS,
+    SHAPE,
+    STEP,
+    Workload,
+    arguments,
+    best,
+    load,
+    loss,
+    report,
+    time_limit,
+)
 
 BUDGETS = (0.3, 1.2)
-"""Of the first and the last agent, as shares of the l1 norm of FedAvg's model."""
+"""Budgets of the first and the last agent, as fractions of the l1 norm of FedAvg's model."""
 
-Play = Callable[[int], Result]
-"""Trains for so many rounds."""
+Train = Callable[[int], Result]
+"""Trains for a given number of rounds."""
 
 
-def player(
-    work: Work, workers: int, problem: Problem, method: Algorithm, x0: Result | None = None
-) -> Play:
+def training(
+    workload: Workload,
+    workers: int,
+    problem: Problem,
+    algorithm: Algorithm,
+    x0: Result | None = None,
+) -> Train:
     return lambda rounds: run(
         problem,
-        method,
+        algorithm,
         rounds=rounds,
-        local_steps=work.steps,
-        batch=work.batch,
+        local_steps=workload.steps,
+        batch=workload.batch,
         sampling="blocks",
         x0=x0,
         eval_every=rounds,
@@ -46,24 +63,24 @@ def player(
     )
 
 
-def one_round(play: Play, rounds: int) -> float:
-    """Return the seconds of a round, from a run of one and a run of many."""
+def one_round(train: Train, rounds: int) -> float:
+    """Return the seconds per round, from a run of one round and a run of many."""
     stamps = [time.perf_counter()]
     for number in (1, rounds):
-        play(number)
+        train(number)
         stamps.append(time.perf_counter())
     return (stamps[2] - 2 * stamps[1] + stamps[0]) / (rounds - 1)
 
 
-def seconds(play: Play, rounds: int) -> tuple[list[float], str]:
-    """Return the seconds of a round, several times, and with how many threads of BLAS."""
+def seconds(train: Train, rounds: int) -> tuple[list[float], str]:
+    """Return several measurements of the seconds per round, and the number of BLAS threads."""
     runs: dict[str, tuple[list[float], None]] = {}
     for threads in sorted({1, CORES}):
         times: list[float] = []
         with threadpool_limits(threads):
             while len(times) < 3 or sum(times) * rounds < SECONDS:
-                times.append(one_round(play, rounds))
-                if min(times) > patience(runs):
+                times.append(one_round(train, rounds))
+                if min(times) > time_limit(runs):
                     break
         runs[f"BLAS threads: {threads}"] = times, None
     note, times, _ = best(runs)
@@ -71,28 +88,28 @@ def seconds(play: Play, rounds: int) -> tuple[list[float], str]:
 
 
 def main() -> None:
-    work, path, (method, number) = arguments()
+    workload, path, (name, workers) = arguments()
     images, labels = load(path)
-    workers = int(number)
     with np.load(path) as file:
         shares = zip(file["images"], labels, strict=True)
     losses = [SoftmaxRegression(x, y, classes=SHAPE[0]) for x, y in shares]
     free = Problem([Agent(f, WholeSpace(), coupling=0.0) for f in losses])
-    play = player(work, workers, free, FedAvg(STEP))
-    average = play(work.rounds).average
-    if method == "FedAvg":
+    train = training(workload, int(workers), free, FedAvg(STEP))
+    average = train(workload.rounds).average
+    if name == "FedAvg":
         final = loss(average.reshape(SHAPE), images, labels)
-        times, note = seconds(play, work.rounds)
+        times, note = seconds(train, workload.rounds)
         report(times, final, note)
         return
-    step = STEP * work.agents
-    radii = np.abs(average).sum() * np.linspace(*BUDGETS, work.agents)
+    step = STEP * workload.agents
+    radii = np.abs(average).sum() * np.linspace(*BUDGETS, workload.agents)
     agents = [Agent(f, L1Ball(r), 0.1 / step) for f, r in zip(losses, radii, strict=True)]
-    problem, pcfedavg = Problem(agents), PCFedAvg(step, penalty=min(1.25 / work.steps, 0.4) / step)
-    before = player(work, workers, problem, pcfedavg)(work.rounds)
-    binding = np.mean(np.abs(before.models).sum(axis=1) >= radii)
-    play = player(work, workers, problem, pcfedavg, before)
-    times, note = seconds(play, work.rounds)
+    problem = Problem(agents)
+    pcfedavg = PCFedAvg(step, penalty=min(1.25 / workload.steps, 0.4) / step)
+    start = training(workload, int(workers), problem, pcfedavg)(workload.rounds)
+    binding = np.mean(np.abs(start.models).sum(axis=1) >= radii)
+    train = training(workload, int(workers), problem, pcfedavg, start)
+    times, note = seconds(train, workload.rounds)
     report(times, None, f"{note}, {binding:.0%} of the budgets bind")
 
 

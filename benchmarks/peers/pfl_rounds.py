@@ -18,11 +18,11 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 
-from .work import CORES, SHAPE, STEP, Work, arguments, best, load, loss, patience, report
+from .workload import CORES, SHAPE, STEP, Workload, arguments, best, load, loss, report, time_limit
 
 
 def softmax_regression() -> Any:
-    """Return softmax regression at zero, with the two methods that pfl wants of a model."""
+    """Return softmax regression at zero, with the two methods that pfl requires of a model."""
     model: Any = torch.nn.Linear(SHAPE[1], SHAPE[0], bias=False)
     torch.nn.init.zeros_(model.weight)
     model.loss = lambda x, y: torch.nn.functional.cross_entropy(model(x), y)
@@ -31,7 +31,7 @@ def softmax_regression() -> Any:
 
 
 def clock(ends: list[float], limit: float) -> TrainingProcessCallback:
-    """Return a callback that notes when a round is over, and stops if all take too long."""
+    """Return a callback that records the end of each round, and stops if all take too long."""
 
     def note(*_: Any, **__: Any) -> tuple[bool, Metrics]:
         ends.append(time.perf_counter())
@@ -42,16 +42,18 @@ def clock(ends: list[float], limit: float) -> TrainingProcessCallback:
     return callback
 
 
-def trained(work: Work, users: list[PyTorchTensorDataset], limit: float) -> tuple[list[float], Any]:
+def train(
+    workload: Workload, users: list[PyTorchTensorDataset], limit: float
+) -> tuple[list[float], Any]:
     """Return the seconds of all rounds but the first, and the model after them."""
-    sampler = get_user_sampler("minimize_reuse", list(range(work.agents)))
+    sampler = get_user_sampler("minimize_reuse", list(range(workload.agents)))
     data = FederatedDataset(users.__getitem__, sampler)
     softmax, ends = softmax_regression(), list[float]()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=work.rounds,
-            evaluation_frequency=work.rounds,  # only in the first round, the warm-up
-            train_cohort_size=work.agents,
+            central_num_iterations=workload.rounds,
+            evaluation_frequency=workload.rounds,  # only in the first round, the warm-up
+            train_cohort_size=workload.agents,
             val_cohort_size=None,
         ),
         backend=SimulatedBackend(training_data=data, val_data=data),
@@ -61,7 +63,9 @@ def trained(work: Work, users: list[PyTorchTensorDataset], limit: float) -> tupl
             central_optimizer=torch.optim.SGD(softmax.parameters(), lr=1.0),
         ),
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=work.epochs, local_learning_rate=STEP, local_batch_size=work.batch
+            local_num_epochs=workload.epochs,
+            local_learning_rate=STEP,
+            local_batch_size=workload.batch,
         ),
         callbacks=[clock(ends, limit)],
         send_metrics_to_platform=False,
@@ -70,7 +74,7 @@ def trained(work: Work, users: list[PyTorchTensorDataset], limit: float) -> tupl
 
 
 def main() -> None:
-    work, path, _ = arguments()
+    workload, path, _ = arguments()
     images, labels = load(path)
     users = [
         PyTorchTensorDataset((torch.from_numpy(x), torch.from_numpy(y)), user_id=str(i))
@@ -79,7 +83,7 @@ def main() -> None:
     runs: dict[str, tuple[list[float], Any]] = {}
     for threads in sorted({1, CORES}):
         torch.set_num_threads(threads)
-        runs[f"threads: {threads}"] = trained(work, users, patience(runs))
+        runs[f"threads: {threads}"] = train(workload, users, time_limit(runs))
     note, times, softmax = best(runs)
     report(times, loss(softmax.weight.detach().numpy(), images, labels), note)
 

@@ -1,4 +1,4 @@
-"""The works that all peers do, and how they measure themselves; needs nothing but NumPy.
+"""The workloads of all peers, and how they are measured; needs only NumPy.
 
 A round is federated averaging of softmax regression, 784 features to 10 classes, without an
 intercept, in float32: every agent takes ``steps`` steps of plain gradient descent from the shared
@@ -27,24 +27,24 @@ State = TypeVar("State")
 CORES = os.cpu_count() or 1
 SHAPE = (10, 784)
 STEP = 0.02
-"""Small, so that it matters little to the loss that pcfed draws its batches with replacement while
-the peers take one after the other: 0.3 % at most, but 2.4 % with steps of 0.1."""
+"""A small step: pcfed samples its batches while the peers take them in order, which changes the
+loss by at most 0.3 % (2.4 % with steps of 0.1)."""
 SECONDS = 2.0
-"""For how long quick peers go on, to have more rounds to take the median of."""
+"""Minimum duration of a measurement, so that fast peers have enough rounds for a median."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """How much there is to do in a round.
+class Workload:
+    """The size of a round.
 
     Attributes
     ----------
     agents, images : int
-        Number of agents, and of images that each of them has.
+        Number of agents, and of images per agent.
     steps, batch : int
-        Local steps of an agent in a round, and images in each of them.
+        Local steps per agent and round, and images per step.
     rounds : int
-        Rounds before the loss is taken; the first one is a warm-up.
+        Rounds before the loss is evaluated; the first one is a warm-up.
     """
 
     agents: int
@@ -55,12 +55,12 @@ class Work:
 
     @property
     def epochs(self) -> int:
-        """How often an agent sees all of its images in a round."""
+        """Epochs per agent and round."""
         return self.steps * self.batch // self.images
 
     @property
     def batches(self) -> list[slice]:
-        """The images of one step after the other."""
+        """The rows of images of each step."""
         starts = (step * self.batch % self.images for step in range(self.steps))
         return [slice(start, start + self.batch) for start in starts]
 
@@ -69,10 +69,10 @@ class Work:
         return f"{agents}, {self.steps} steps of {self.batch:,}"
 
 
-WORKS = {
-    "A": Work(agents=4, images=15_000, steps=20, batch=1_500, rounds=9),
-    "B": Work(agents=100, images=100, steps=5, batch=20, rounds=21),
-    "C": Work(agents=1_000, images=60, steps=5, batch=12, rounds=5),
+WORKLOADS = {
+    "A": Workload(agents=4, images=15_000, steps=20, batch=1_500, rounds=9),
+    "B": Workload(agents=100, images=100, steps=5, batch=20, rounds=21),
+    "C": Workload(agents=1_000, images=60, steps=5, batch=12, rounds=5),
 }
 
 
@@ -95,33 +95,33 @@ def loss(weights: NDArray[Any], images: Floats, labels: Labels) -> float:
 
 def measure(
     rounds: int,
-    play: Callable[[State], State],
+    run_round: Callable[[State], State],
     start: State,
     *,
     seconds: float = SECONDS,
     limit: float = math.inf,
 ) -> tuple[list[float], State]:
-    """Play rounds until it is enough, and return their seconds and where they led.
+    """Run and time rounds, and return their seconds and the final state.
 
     Parameters
     ----------
     rounds : int
-        How many there are at least, the first included, whose seconds don't count; the state that
-        is returned is the one after them.
-    play : callable
+        Minimum number of rounds. The first one is a warm-up and is not timed. The returned state is
+        the one after this number of rounds.
+    run_round : callable
         Returns the state after a round.
     start : State
-        Where to begin.
+        The initial state.
     seconds : float
-        For how long to go on.
+        Minimum duration.
     limit : float
-        Give up when all rounds took longer than this.
+        Stop early if all rounds took longer than this many seconds.
     """
     times: list[float] = []
-    last = state = play(start)
+    last = state = run_round(start)
     while len(times) < rounds - 1 or sum(times) < seconds:
         begin = time.perf_counter()
-        state = play(state)
+        state = run_round(state)
         times.append(time.perf_counter() - begin)
         if len(times) == rounds - 1:
             last = state
@@ -130,24 +130,24 @@ def measure(
     return times, last
 
 
-def patience(runs: Mapping[str, tuple[list[float], Any]]) -> float:
-    """Return how long a round may take to be worth measuring, given what others took: twice."""
+def time_limit(runs: Mapping[str, tuple[list[float], Any]]) -> float:
+    """Return the maximum seconds per round: twice the smallest median of other runs."""
     return min((2 * statistics.median(times) for times, _ in runs.values()), default=math.inf)
 
 
 def best(runs: Mapping[str, tuple[list[float], State]]) -> tuple[str, list[float], State]:
-    """Return the run with the smallest median: its name, the seconds, where it led."""
+    """Return the run with the smallest median: its name, its seconds, its final state."""
     name = min(runs, key=lambda name: statistics.median(runs[name][0]))
     return name, *runs[name]
 
 
 def report(times: Sequence[float], final: float | None, note: str = "") -> None:
-    """Print the one line that the driver reads."""
+    """Print the measurement as the one line that the caller parses."""
     line = {"seconds_per_round": statistics.median(times), "loss": final, "rounds": len(times)}
     print(json.dumps({**line, "note": note}), flush=True)
 
 
-def arguments() -> tuple[Work, str, list[str]]:
-    """Return the work, the path of the data, and what else was given on the command line."""
+def arguments() -> tuple[Workload, str, list[str]]:
+    """Return the workload, the path of the data, and the other command-line arguments."""
     name, path, *rest = sys.argv[1:]
-    return WORKS[name], path, rest
+    return WORKLOADS[name], path, rest
