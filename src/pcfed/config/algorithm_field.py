@@ -1,7 +1,7 @@
 """The ``[algorithm]`` table: its keys are the parameters of the algorithm that it names.
 
-Names, parameters and defaults come from `pcfed.algorithms.registry`, so an algorithm that a user has
-registered works in files, too.
+Names, parameters and defaults come from `pcfed.algorithms.registry`, so algorithms that users
+have registered work in files, too.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from pcfed.algorithms.registry import (
 )
 from pcfed.config.fields import FileModel, KeyErrors
 from pcfed.config.json_schema import Schema, schema_of
-from pcfed.config.validation_errors import explain
-from pcfed.errors import did_you_mean, short_repr
+from pcfed.config.validation_errors import explain, suggest
+from pcfed.errors import short_repr
 
 DEFAULT_ALGORITHM = "PCFedAvg"
 FILE_DEFAULTS = {("PCFedAvg", "exact"): True}
 """Parameters whose default in files is not that of the constructor."""
 
 HELP = {
-    "step": 'Local step size γ; "auto" is computed from the curvature of the losses.',
+    "step": "Local step size γ.",
     "penalty": "Penalty ρ on the distance of a model from its set.",
     "exact": "Whether to correct the errors that the penalty and several local steps cause, so "
     "that the models converge to the optimum; false is the algorithm of the paper.",
@@ -67,8 +67,8 @@ def _schedule_type(algorithm: type[Algorithm], name: str) -> Any:
         except OverflowError:
             number = float("nan")
         if not (0 < number < float("inf") or (number == 0 and name != "step")):
-            guess = did_you_mean(value, keywords)
-            text = f"must be {rule}, got {short_repr(value)}; {guess}Give one such as 0.1."
+            advice = suggest(value, keywords, "give one such as 0.1.")
+            text = f"must be {rule}, got {short_repr(value)}; {advice}"
             raise KeyErrors(("", text))
         return number + 0.0
 
@@ -126,7 +126,7 @@ def parse_algorithm(table: Any) -> Algorithm:
             (
                 "name",
                 f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; "
-                f"{did_you_mean(name, algorithm_names())}Choose one of them.",
+                f"{suggest(name, algorithm_names(), 'choose one of them.')}",
             )
         )
     algorithm = find_algorithm(name)
@@ -148,14 +148,19 @@ def _table_schema(*, keywords: bool) -> Schema:
     keys: Schema = {
         "name": {"enum": names, "default": DEFAULT_ALGORITHM, "description": "The algorithm."}
     }
+    found: dict[str, list[Schema]] = {}
     for name in names:
         for key, schema in schema_of(_table_model(find_algorithm(name)))["properties"].items():
-            known = keys.setdefault(key, schema)
-            if key != "name" and known.get("default") != schema.get("default"):
-                del known["default"]
-                known["description"] += " The default depends on the algorithm."
-            if not keywords and "anyOf" in known:
-                keys[key] = {**known["anyOf"][0], "description": known["description"]}
+            found.setdefault(key, []).append(schema)
+    for key, (first, *others) in found.items():
+        if not keywords and "anyOf" in first:
+            first = {**first["anyOf"][0], "description": first["description"]}
+        elif any(schema.get("default") != first.get("default") for schema in others):
+            del first["default"]
+            first["description"] += " The default depends on the algorithm."
+        if keywords and "anyOf" in first:
+            first["description"] += ' "auto" is replaced by a number when the run begins.'
+        keys.setdefault(key, first)
     return {"type": "object", "properties": keys, "additionalProperties": False}
 
 

@@ -36,8 +36,8 @@ from pcfed.config.fields import (
     parse_names,
 )
 from pcfed.config.train_file import Dtype
-from pcfed.config.validation_errors import read_toml, validate_file
-from pcfed.errors import did_you_mean, short_repr
+from pcfed.config.validation_errors import read_toml, suggest, validate_file
+from pcfed.errors import short_repr
 from pcfed.sets import WholeSpace
 
 ROSTER = "a list of names or an integer ≥ 1"
@@ -211,7 +211,7 @@ def _parse_report(value: Any) -> tuple[str, ...]:
         if name not in METRICS:
             text = (
                 f"must be some of {', '.join(METRICS)}, got {short_repr(name)}; "
-                f"{did_you_mean(name, METRICS)}Take it out, or take one of these."
+                f"{suggest(name, METRICS, 'take it out, or take one of these.')}"
             )
             raise KeyErrors(("", text))
     return names

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -42,7 +42,7 @@ Dtype = Literal["float64", "float32"]
 LINEAR_KEYS = ("kind", "intercept", "l2")
 TORCH_KEYS = ("kind", "module", "loss")
 NOT_IN_DIGEST = {"in_digest": False}
-"""Marks keys that change no number of any round: a finished training may be continued with others."""
+"""Marks keys that change no number of any round, so that a run may be resumed with other values."""
 
 
 class Model(FileModel):
@@ -77,7 +77,7 @@ class Model(FileModel):
         errors = [
             (
                 "",
-                f"has no key {key!r} if kind is {self.kind!r}; Valid keys are {', '.join(valid)}.",
+                f"has no key {key!r} if kind is {self.kind!r}; valid keys are {', '.join(valid)}.",
             )
             for key in type(self).model_fields
             if key in self.model_fields_set and key not in valid and getattr(self, key) is not None

@@ -114,8 +114,8 @@ def _explain_one(error: Mapping[str, Any], schema: Schema) -> Iterator[tuple[str
         valid = table.get("properties", {})
         yield (
             dotted(keys),
-            f"has no key {short_repr(parts[-1], 40)}; {did_you_mean(parts[-1], valid)}"
-            f"Valid keys are {', '.join(valid)}.",
+            f"has no key {short_repr(parts[-1], 40)}; "
+            + suggest(parts[-1], valid, f"valid keys are {', '.join(valid)}."),
         )
     elif isinstance(cause, KeyErrors):
         keys, _ = _descend(schema, parts)
@@ -142,6 +142,18 @@ def _descend(schema: Schema, parts: list[str]) -> tuple[list[str], Schema]:
     return keys, schema
 
 
+def suggest(name: object, valid: Iterable[str], advice: str) -> str:
+    """Return "did you mean" if there is a similar name, and the advice.
+
+    Examples
+    --------
+    >>> suggest("lod", ["load"], "choose a column.")
+    "did you mean 'load'? Choose a column."
+    """
+    guess = did_you_mean(name, valid)
+    return f"{guess}{advice[0].upper()}{advice[1:]}" if guess else advice
+
+
 def dotted(keys: list[str]) -> str:
     """Return the place of a key, such as ``training.rounds``."""
     plain = (
@@ -159,10 +171,12 @@ def _wrong_value(keys: list[str], schema: Schema, error: Mapping[str, Any]) -> s
         return f"is missing; give {rule}{such_as}."
     wrong = f"must be {rule}, got {short_repr(error['input'])}; "
     if "enum" in schema:
-        return f"{wrong}{did_you_mean(error['input'], schema['enum'])}Choose one of them."
+        return wrong + suggest(error["input"], schema["enum"], "choose one of them.")
     match schema.get("type"):
         case "object":
-            return f"{wrong}write it as [{dotted(keys) or 'table'}] and keys."
+            return (
+                f"{wrong}write it as [{dotted(keys)}] and keys." if keys else f"{wrong}correct it."
+            )
         case "boolean":
             return f"{wrong}give one of the two."
         case "string":
