@@ -38,7 +38,7 @@ class Contents(NamedTuple):
     lines: NDArray[np.int64] | None
 
 
-def decoded(where: str, content: bytes) -> str:
+def decode_text(where: str, content: bytes) -> str:
     """Return the text of a UTF-8 file, without the mark at its beginning, or name the bad line."""
     try:
         return content.decode("utf-8-sig")
@@ -85,7 +85,7 @@ def read_csv(where: str, content: bytes, text: Collection[str]) -> Contents:
     text : collection of str
         Columns to keep as text whatever they hold.
     """
-    source = decoded(where, content)
+    source = decode_text(where, content)
     rows = _rows(where, source)
     header, _ = next(rows, ([[]], []))
     names = [name.strip() for name in header[0]]
