@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs and prints what it says, its lists are complete."""
+"""The documentation is correct: its code runs with the stated output, its lists are complete."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
+from pydantic import BaseModel
 
+from pcfed.algorithms.registry import algorithm_names, find_algorithm, parameters
+from pcfed.config.json_schema import file_model
+from pcfed.config.reference import keys_markdown
 from tests.test_architecture import LAYERS
 from tests.test_architecture import ROOT as PACKAGE
 
@@ -21,18 +26,18 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 KINDS = {
-    "python": "runs, all blocks of a page in one session",
-    "sh": "runs, in the folder of that session",
-    "output": "what the block before it prints",
-    "toml": "a file for that folder, if it has a title",
-    "console": "does not run here: it installs, takes long or needs other machines",
-    "text": "no code",
+    "python": "runs; all blocks of a page share one session",
+    "sh": "runs in the working directory of that session",
+    "output": "the expected output of the previous block",
+    "toml": "is written to a file in that directory if it has a title",
+    "console": "does not run: it installs, takes long or needs other machines",
+    "text": "is not code",
 }
 FENCE = re.compile(r'^```(\w*)(?: title="([\w.]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
-    """A block of a page."""
+    """A fenced block of a page."""
 
     kind: str
     title: str | None
@@ -42,8 +47,8 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    found = FENCE.finditer(text)
-    return [Block(*each.groups(), text.count("\n", 0, each.start()) + 2) for each in found]
+    fences = FENCE.finditer(text)
+    return [Block(*fence.groups(), text.count("\n", 0, fence.start()) + 2) for fence in fences]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -53,7 +58,7 @@ def test_every_block_is_of_a_known_kind(page):
     rest = FENCE.sub("", text)
     assert "```" not in rest, "a fence that the test cannot read"
     if page.stem != "federation":  # its commands are in tests/federation
-        assert not re.search(r"\n\n {4}\S", rest), "an indented block: say of which kind it is"
+        assert not re.search(r"\n\n {4}\S", rest), "an indented block; use a fence with a kind"
 
 
 def runnable(page: Path) -> bool:
@@ -61,7 +66,7 @@ def runnable(page: Path) -> bool:
 
 
 @pytest.mark.parametrize("page", list(filter(runnable, PAGES)), ids=lambda page: page.stem)
-def test_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch):
+def test_page_runs_with_the_stated_output(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
@@ -71,7 +76,9 @@ def test_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch):
         where = f"{page.name}, line {block.line}"
         if block.kind == "python":
             with contextlib.redirect_stdout(io.StringIO()) as stream:
-                lines = "\n" * (block.line - 1) + block.text  # so that tracebacks name the line
+                lines = (
+                    "\n" * (block.line - 1) + block.text
+                )  # the line in tracebacks
                 exec(compile(lines, str(page), "exec", dont_inherit=True), space)
             printed = stream.getvalue()
         elif block.kind == "sh":
@@ -88,14 +95,14 @@ def test_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch):
             Path(block.title).write_text(block.text, encoding="utf-8")
 
 
-def test_blocks_that_print_something_else_are_found(tmp_path, monkeypatch):
+def test_a_different_output_is_an_error(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
     with pytest.raises(AssertionError, match=r"page.md, line 6 has\s+2\s+but it prints\s+1"):
-        test_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch)
+        test_page_runs_with_the_stated_output(page, tmp_path, monkeypatch)
 
 
-def test_links_of_the_readme_lead_somewhere():
+def test_links_of_the_readme_exist():
     links = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
     missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
     assert links
@@ -112,7 +119,7 @@ def test_the_reference_has_every_public_name():
     assert names | {"pcfed.reference", "pcfed.losses.torch_loss.TorchLoss"} <= documented
 
 
-def test_the_sets_page_shows_every_set():
+def test_the_page_of_sets_has_every_set():
     from pcfed import sets
 
     page = (DOCS / "choose-a-set.md").read_text(encoding="utf-8")
@@ -133,6 +140,29 @@ def test_the_page_of_commands_has_every_command():
     assert set(re.findall(r"^\| `pcfed (\w+)", page, re.MULTILINE)) == MODULES.keys()
 
 
-def test_the_map_of_the_code_has_the_layers_in_their_order():
+def test_the_architecture_page_lists_the_packages_in_order():
     page = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == LAYERS
+
+
+@pytest.mark.parametrize("file", ["train", "server", "agent"])
+def test_the_configuration_page_has_every_key(file):
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    assert f"<!-- keys: {file} -->" in page  # docs/hooks.py replaces it with this table
+    table = keys_markdown(file)
+    documented = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]*\| [^|]+", table, re.MULTILINE)
+    assert sorted(documented) == sorted(keys(file_model(file)))
+
+
+def keys(model: type[BaseModel]) -> Iterator[str]:
+    """Yield the keys of a model and of the models in it, without the names of tables."""
+    for name, field in model.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))
+        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if name == "algorithm":  # its keys are the parameters of the algorithms
+            algorithms = map(find_algorithm, algorithm_names())
+            yield from {"name", *(each.name for kind in algorithms for each in parameters(kind))}
+        elif models:
+            yield from keys(models[-1])
+        else:
+            yield name

@@ -1,0 +1,116 @@
+"""Draw the graph of packages of ARCHITECTURE.md: python docs/architecture_pictures.py."""
+
+import ast
+from pathlib import Path
+
+from matplotlib import pyplot
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+FOLDER = Path(__file__).parent
+PACKAGE = FOLDER.parent / "src" / "pcfed"
+SKIPPED = {"__init__", "__main__"}
+CORE, APPLICATION = "#0072B2", "#D55E00"
+Graph = dict[str, set[str]]
+
+
+def imports(path: Path) -> set[str]:
+    """Return the packages of pcfed that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pcfed"):
+            parts = (node.module or "").split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+    return found
+
+
+def package_graph() -> Graph:
+    """Return, for each package or single module, the others that it imports from."""
+    graph: Graph = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if name not in SKIPPED:
+            graph.setdefault(name, set()).update(imports(path))
+    return {name: (found & graph.keys()) - {name} for name, found in graph.items()}
+
+
+def reachable(graph: Graph, start: str) -> set[str]:
+    """Return everything that a package imports, directly or through others."""
+    found = set(graph[start])
+    for name in graph[start]:
+        found |= reachable(graph, name)
+    return found
+
+
+def reduced(graph: Graph) -> Graph:
+    """Return the graph without the edges that follow from others (its transitive reduction)."""
+    return {
+        name: {
+            each
+            for each in found
+            if not any(each in reachable(graph, other) for other in found - {each})
+        }
+        for name, found in graph.items()
+    }
+
+
+def level(graph: Graph, name: str) -> int:
+    """Return the length of the longest chain of imports that begins at a package."""
+    return 1 + max((level(graph, each) for each in graph[name]), default=-1)
+
+
+def positions(graph: Graph) -> dict[str, tuple[float, float]]:
+    """Return where each package is drawn: by level, each near the packages that it imports."""
+    rows: dict[int, list[str]] = {}
+    for name in graph:
+        rows.setdefault(level(graph, name), []).append(name)
+    places: dict[str, tuple[float, float]] = {}
+    for row in sorted(rows):
+
+        def center(name: str) -> tuple[float, str]:
+            below = [places[each][0] for each in graph[name]]
+            return sum(below) / max(1, len(below)), name
+
+        names = sorted(rows[row], key=center)
+        for i, name in enumerate(names):
+            places[name] = (2.2 * (i - (len(names) - 1) / 2), row)
+    return places
+
+
+def core() -> set[str]:
+    """Return the packages that ``import pcfed`` needs: they depend on NumPy and SciPy only."""
+    graph = package_graph()
+    found = imports(PACKAGE / "__init__.py") & graph.keys()
+    return found.union(*(reachable(graph, name) for name in found))
+
+
+def main() -> None:
+    """Draw the packages as boxes, with arrows to the packages that they import from."""
+    graph = package_graph()
+    edges = reduced(graph)
+    places = positions(edges)
+    needed = core()
+    height = max(y for _, y in places.values())
+    figure, axis = pyplot.subplots(figsize=(8.5, 0.75 * (height + 1)), layout="constrained")
+    for name, (x, y) in places.items():
+        color = CORE if name in needed else APPLICATION
+        style = "round,pad=0.02,rounding_size=0.1"
+        shape = FancyBboxPatch(
+            (x - 0.85, y - 0.22), 1.7, 0.44, boxstyle=style, fc="white", ec=color
+        )
+        axis.add_patch(shape)
+        axis.text(x, y, name, ha="center", va="center", fontsize=9)
+        for each in edges[name]:
+            end_x, end_y = places[each]
+            start, end = (x, y - 0.24), (end_x, end_y + 0.24)
+            arrow = FancyArrowPatch(
+                start, end, arrowstyle="-|>", mutation_scale=8, color="#888888", zorder=0
+            )
+            axis.add_patch(arrow)
+    across = [x for x, _ in places.values()]
+    axis.set(xlim=(min(across) - 1, max(across) + 1), ylim=(-0.5, height + 0.5))
+    axis.axis("off")
+    figure.savefig(FOLDER / "architecture.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()
