@@ -1,4 +1,4 @@
-"""Draw the pictures of exact.md: python docs/exact_pictures.py."""
+"""Draw the pictures of exact-pc-fedavg.md: python docs/exact_pictures.py."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#888888"
 
 
 def penalty(axis: pyplot.Axes) -> None:
-    """Draw f(x) = ½ (x − 2)² on x ≤ 1, and where penalty and multiplier put its minimum."""
+    """Draw f(x) = ½ (x − 2)² on x ≤ 1, and its minima with penalty and with multiplier."""
     x = np.linspace(0.4, 2.2, 400)
     f, rho = (x - 2) ** 2 / 2, 1.5
     multiplier = 1.0  # −f′(1)
@@ -21,8 +21,8 @@ def penalty(axis: pyplot.Axes) -> None:
     shifted = np.maximum(x + multiplier / rho - 1, 0)
     curves = {
         "f": (f, GREY, "-"),
-        "with the penalty": (f + rho / 2 * outside**2, ORANGE, "--"),
-        "and the multiplier": (
+        "with penalty": (f + rho / 2 * outside**2, ORANGE, "--"),
+        "with penalty and multiplier": (
             f + rho / 2 * shifted**2 - multiplier**2 / (2 * rho),
             BLUE,
             "-",
@@ -33,7 +33,7 @@ def penalty(axis: pyplot.Axes) -> None:
         axis.plot(x, y, dash, color=color, label=name)
         if name != "f":
             axis.plot(x[y.argmin()], y.min(), "o", color=color)
-    axis.set(title="The penalty needs a distance to pull", xlabel="model (feasible: green)")
+    axis.set(title="Penalty: minimum outside the set", xlabel="model (feasible: green)")
     axis.legend(fontsize=8)
 
 
@@ -52,13 +52,13 @@ def drift(axis: pyplot.Axes) -> None:
         axis.plot(*np.array(path).T, "o-", ms=2.5, color=color, lw=1)
         axis.plot(*c, "x", color=color)
     axis.plot(*np.mean(ends, axis=0), "s", color=ORANGE, label="average after a round")
-    axis.plot(*best, "*", ms=12, color="black", label="optimum; corrected steps stay here")
-    axis.set(title="Local steps drift apart", xlabel="first weight", ylabel="second weight")
+    axis.plot(*best, "*", ms=12, color="black", label="optimum; corrected steps stay there")
+    axis.set(title="Client drift of local steps", xlabel="first weight", ylabel="second weight")
     axis.legend(fontsize=8, loc="upper left")
 
 
 def gap(axis: pyplot.Axes) -> None:
-    """Draw the certified gap over rounds, both methods with the same step and penalty."""
+    """Draw the certified gap over rounds, both algorithms with the same step and penalty."""
     rng = np.random.default_rng(0)
     agents = []
     for radius in (0.5, 1.0, 2.0, 4.0):
@@ -69,14 +69,14 @@ def gap(axis: pyplot.Axes) -> None:
     for exact, name, color in ((False, "PC-FedAvg", ORANGE), (True, "exact PC-FedAvg", BLUE)):
         rounds, gaps = [], []
 
-        def look(seen, rounds=rounds, gaps=gaps) -> None:
-            rounds.append(seen.record.round)
-            gaps.append(certify(seen.problem, seen.models).gap)
+        def record(evaluation, rounds=rounds, gaps=gaps) -> None:
+            rounds.append(evaluation.record.round)
+            gaps.append(certify(evaluation.problem, evaluation.models).gap)
 
-        method = PCFedAvg(0.1, 1.0, exact=exact)
-        run(problem, method, rounds=400, local_steps=10, eval_every=5, callbacks=[look])
+        algorithm = PCFedAvg(0.1, 1.0, exact=exact)
+        run(problem, algorithm, rounds=400, local_steps=10, eval_every=5, callbacks=[record])
         axis.semilogy(rounds, gaps, color=color, label=name)
-    axis.set(title="Both corrected: the gap goes to 0", xlabel="round", ylabel="certified gap")
+    axis.set(title="With both corrections the gap vanishes", xlabel="round", ylabel="certified gap")
     axis.legend(fontsize=8)
 
 

@@ -1,4 +1,4 @@
-"""Write the notebook of the first example, with outputs: python docs/example_notebook.py."""
+"""Write the notebook of the first example, including outputs: python docs/example_notebook.py."""
 
 import ast
 import base64
@@ -13,11 +13,11 @@ from typing import Any, TypeGuard
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPT = EXAMPLES / "memory_budgets.py"
 LAST = ("outcome = solve(quick=False)\nshow(outcome)", "figure = draw(outcome)")
-"""What the notebook has instead of the command line."""
+"""The last cells of the notebook, in place of ``main``."""
 
 
 def cells() -> list[tuple[str, str]]:
-    """Return kind and source of every cell: the docstring, the imports, then one per definition."""
+    """Return kind and source of every cell: docstring, imports, then one cell per definition."""
     text = SCRIPT.read_text(encoding="utf-8")
     lines = text.splitlines()
     tree = ast.parse(text)
@@ -37,19 +37,19 @@ def _definition(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
 
 
 def outputs(source: str, space: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run a cell and return what it prints and draws, as a notebook has it."""
+    """Run a cell and return its printed text and its figure in the notebook format."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         InteractiveInterpreter(space).runsource(source, symbol="exec")
-    made: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     if text := printed.getvalue():
-        made.append({"output_type": "stream", "name": "stdout", "text": text})
+        found.append({"output_type": "stream", "name": "stdout", "text": text})
     if source == LAST[-1]:
         picture = io.BytesIO()
         space["figure"].savefig(picture, format="png", dpi=90)
         data = {"image/png": base64.b64encode(picture.getvalue()).decode()}
-        made.append({"output_type": "display_data", "data": data, "metadata": {}})
-    return made
+        found.append({"output_type": "display_data", "data": data, "metadata": {}})
+    return found
 
 
 def main() -> None:

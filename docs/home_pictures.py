@@ -23,7 +23,7 @@ LIMITS: tuple[tuple[str, ConvexSet], ...] = (
 
 
 def agents(sets: list[ConvexSet]) -> Problem:
-    """Return four agents with data of their own: two weights each, so that they can be drawn."""
+    """Return four agents with their own data; models have two weights, so they can be drawn."""
     rng = np.random.default_rng(4)
     roster = []
     for each in sets:
@@ -34,10 +34,10 @@ def agents(sets: list[ConvexSet]) -> Problem:
 
 
 def solve(sets: list[ConvexSet]) -> tuple[Problem, np.ndarray]:
-    """Return the problem with these sets, and everybody's model."""
+    """Return the problem with these sets, and the models of all agents."""
     problem = agents(sets)
-    method = PCFedAvg("auto", "auto", exact=True)
-    result = run(problem, method, rounds=150, local_steps=2, eval_every=150)
+    algorithm = PCFedAvg("auto", "auto", exact=True)
+    result = run(problem, algorithm, rounds=150, local_steps=2, eval_every=150)
     return problem, certify(problem, result, tightening=0).models
 
 
@@ -57,7 +57,7 @@ def plane(axis: pyplot.Axes, problem: Problem) -> None:
 
 
 def problem_in_pictures() -> None:
-    """Draw one model for all, a model each, and what they cost."""
+    """Draw one shared model, one model per agent, and their losses."""
     sets = [each for _, each in LIMITS]
     problem, own = solve(sets)
     _, free = solve([WholeSpace()] * 4)
@@ -67,18 +67,20 @@ def problem_in_pictures() -> None:
         1, 3, figsize=(10.5, 4.4), width_ratios=(3, 3, 2), layout="constrained"
     )
     left, middle, right = axes
-    broken = sum(not each.contains(free[0]) for each in sets)
+    violated = sum(not each.contains(free[0]) for each in sets)
     for axis in (left, middle):
         plane(axis, problem)
-    left.plot(*free[0], "*", color=RED, ms=15, label=f"shared: breaks {broken} of 4 limits")
-    left.plot(*tight[0], "s", color=BLACK, ms=9, label="shared: keeps all 4")
-    left.set_title("One model for all")
+    left.plot(
+        *free[0], "*", color=RED, ms=15, label=f"shared: violates {violated} of 4 constraints"
+    )
+    left.plot(*tight[0], "s", color=BLACK, ms=9, label="shared: satisfies all 4")
+    left.set_title("One shared model")
     for x, color in zip(own, COLORS, strict=True):
         middle.plot(*zip(x, average, strict=True), color=color, lw=1, ls=":")
     for x, (name, _), color in zip(own, LIMITS, COLORS, strict=True):
         middle.plot(*x, "o", color=color, ms=9, mec="white", label=name)
     middle.plot(*average, "D", color=BLACK, ms=8, label="their average")
-    middle.set_title("pcfed: a model each, inside its own limit")
+    middle.set_title("pcfed: one model per agent, in its own set")
     for axis in (left, middle):
         axis.legend(
             fontsize=7.5,
@@ -89,8 +91,8 @@ def problem_in_pictures() -> None:
             columnspacing=1,
         )
     bars = {
-        "shared,\nbreaks limits": free[0],
-        "shared,\nkeeps all": tight[0],
+        "shared,\nviolates": free[0],
+        "shared,\nsatisfies all": tight[0],
         "own models'\naverage": average,
     }
     costs = [problem.loss(x) for x in bars.values()]
@@ -105,7 +107,7 @@ def problem_in_pictures() -> None:
 
 
 def box(axis: pyplot.Axes, at: tuple[float, float, float, float], text: str, color: str) -> None:
-    """Draw a rounded box with text in it."""
+    """Draw a rounded box that contains text."""
     x, y, width, height = at
     style = "round,pad=0.02,rounding_size=0.06"
     axis.add_patch(
@@ -114,8 +116,8 @@ def box(axis: pyplot.Axes, at: tuple[float, float, float, float], text: str, col
     axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=9)
 
 
-def who_sends_what() -> None:
-    """Draw what goes over the wire, and what stays."""
+def messages_in_pictures() -> None:
+    """Draw the messages between server and agents, and what stays at the agents."""
     figure = pyplot.figure(figsize=(8, 2.9))
     axis = figure.add_axes((0, 0, 1, 1))
     axis.set(xlim=(0, 8), ylim=(0, 2.9))
@@ -123,7 +125,7 @@ def who_sends_what() -> None:
     box(
         axis,
         (2.4, 2.1, 3.2, 0.6),
-        "server: shared model C, mean offset w̄\nadds up what arrives",
+        "server: shared model C, mean offset w̄\nsums the updates",
         BLACK,
     )
     for i, ((name, _), color) in enumerate(zip(LIMITS, COLORS, strict=True)):
@@ -132,7 +134,7 @@ def who_sends_what() -> None:
         box(
             axis,
             (x, 0.12, 1.8, 0.82),
-            f"agent {i + 1}\nits data, its limit ({kind}),\nits model C + w",
+            f"agent {i + 1}: its data,\nits constraint ({kind}),\nits model C + w",
             color,
         )
         top = 2.75 + 0.83 * i
@@ -161,4 +163,4 @@ def who_sends_what() -> None:
 
 if __name__ == "__main__":
     problem_in_pictures()
-    who_sends_what()
+    messages_in_pictures()

@@ -1,4 +1,4 @@
-"""Measure what σ, ρ and γ do, for choose-parameters.md: python docs/parameters_pictures.py."""
+"""Draw the effects of σ, ρ and γ for choose-parameters.md: python docs/parameters_pictures.py."""
 
 from pathlib import Path
 
@@ -28,13 +28,13 @@ def agents(coupling: float) -> Problem:
     return Problem(roster)
 
 
-def train(problem: Problem, method: PCFedAvg) -> Result:
-    """Run the method; a run that diverges ends with the last finite state."""
-    return run(problem, method, rounds=ROUNDS, local_steps=LOCAL_STEPS, eval_every=5)
+def train(problem: Problem, algorithm: PCFedAvg) -> Result:
+    """Run the algorithm; a run that diverges ends with the last finite state."""
+    return run(problem, algorithm, rounds=ROUNDS, local_steps=LOCAL_STEPS, eval_every=5)
 
 
 def coupling(axis: pyplot.Axes) -> None:
-    """Draw, for every σ, the loss of the average and how far models are from it, at the optimum."""
+    """Draw the loss of the average and the distance of models from it, at the optimum, over σ."""
     sigmas = np.geomspace(1e-3, 30, 13)
     losses, spreads = [], []
     for sigma in sigmas:
@@ -45,11 +45,11 @@ def coupling(axis: pyplot.Axes) -> None:
         spreads.append(np.linalg.norm(models - average, axis=1).mean())
     axis.semilogx(sigmas, losses, "o-", color=BLUE, ms=3, label="loss of the average")
     axis.semilogx(sigmas, spreads, "s--", color=ORANGE, ms=3, label="distance from the average")
-    axis.set(title="Coupling σ: alike or good", xlabel="σ", ylim=(0, None))
+    axis.set(title="Coupling σ: similarity against loss", xlabel="σ", ylim=(0, None))
 
 
 def penalty(axis: pyplot.Axes) -> None:
-    """Draw, for every ρ, how far the models are from their sets in the end."""
+    """Draw the largest distance of the final models from their sets over ρ."""
     problem = agents(0.1)
     rhos = np.geomspace(0.1, 100, 13)
     for exact, color, mark in ((False, ORANGE, "s--"), (True, BLUE, "o-")):
@@ -58,7 +58,7 @@ def penalty(axis: pyplot.Axes) -> None:
             result = train(problem, PCFedAvg(STEP, float(rho), exact=exact))
             worst = problem.infeasibility(result.models).max()
             distances.append(worst if result.status == "finished" and worst < 10 else np.nan)
-        name = "exact=True" if exact else "the paper's method"
+        name = "exact=True" if exact else "the paper's algorithm"
         axis.loglog(rhos, distances, mark, color=color, ms=3, label=name)
     auto = 1.25 / (STEP * LOCAL_STEPS)
     axis.axvline(auto, color=GREEN, lw=1, ls=":", label='"auto", exact')
@@ -74,12 +74,13 @@ def step(axis: pyplot.Axes) -> None:
         rounds: list[int] = []
         gaps: list[float] = []
 
-        def look(seen, rounds=rounds, gaps=gaps) -> None:
-            rounds.append(seen.record.round)
-            gaps.append(certify(seen.problem, seen.models, tightening=500).gap)
+        def record(evaluation, rounds=rounds, gaps=gaps) -> None:
+            rounds.append(evaluation.record.round)
+            gaps.append(certify(evaluation.problem, evaluation.models, tightening=500).gap)
 
-        method = PCFedAvg(gamma, "auto", exact=True)
-        run(problem, method, rounds=ROUNDS, local_steps=LOCAL_STEPS, eval_every=5, callbacks=[look])
+        algorithm = PCFedAvg(gamma, "auto", exact=True)
+        options = {"rounds": ROUNDS, "local_steps": LOCAL_STEPS, "eval_every": 5}
+        run(problem, algorithm, callbacks=[record], **options)
         axis.semilogy(rounds, gaps, color=color, label=f"γ = {name}", lw=1.3)
     axis.set(title="Step γ: certified gap over rounds", xlabel="round", ylim=(1e-8, 1e1))
 

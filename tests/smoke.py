@@ -1,4 +1,4 @@
-"""What nothing but an installed pcfed must do: python tests/smoke.py 0.1.0."""
+"""Check an installed pcfed without extras: python tests/smoke.py 0.1.0."""
 
 import sys
 from importlib.metadata import version
@@ -17,14 +17,14 @@ def main() -> None:
     if not version("pcfed") == pcfed.__version__ == expected:
         sys.exit(f"smoke: expected {expected}, got {version('pcfed')} and {pcfed.__version__}.")
     if "site-packages" not in pcfed.__file__:
-        sys.exit(f"smoke: this is not the installed pcfed but {pcfed.__file__}.")
+        sys.exit(f"smoke: expected the installed pcfed, got {pcfed.__file__}.")
     loss = LeastSquares(np.eye(2), np.array([3.0, 1.0]))
     sets = (L1Ball(1.0), Polyhedron([[1, 1], [-1, 0], [0, -1]], [5, 5, 5]))
     problem = Problem([Agent(loss, each, coupling=0.1) for each in sets])
     result = run(problem, PCFedAvg("auto", "auto", exact=True), rounds=300, local_steps=3)
     certificate = certify(problem, result)
     if not (certificate.gap is not None and certificate.gap < 1e-6):
-        sys.exit(f"smoke: the gap should be below 1e-6, got {certificate}.")
+        sys.exit(f"smoke: expected a gap below 1e-6, got {certificate}.")
     print(f"pcfed {expected} works: {certificate}")
 
 

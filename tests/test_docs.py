@@ -76,10 +76,8 @@ def test_page_runs_with_the_stated_output(page, tmp_path, monkeypatch):
         where = f"{page.name}, line {block.line}"
         if block.kind == "python":
             with contextlib.redirect_stdout(io.StringIO()) as stream:
-                lines = (
-                    "\n" * (block.line - 1) + block.text
-                )  # the line in tracebacks
-                exec(compile(lines, str(page), "exec", dont_inherit=True), space)
+                code = "\n" * (block.line - 1) + block.text  # keeps the line numbers of the page
+                exec(compile(code, str(page), "exec", dont_inherit=True), space)
             printed = stream.getvalue()
         elif block.kind == "sh":
             command = ["bash", "-euo", "pipefail", "-c", block.text]

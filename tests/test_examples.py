@@ -1,4 +1,4 @@
-"""Every example runs from the command line, prints a table and writes what it was asked for."""
+"""Every example runs from the command line, prints a table and draws its picture."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_example_runs(script, tmp_path):
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_example_has_its_place_in_the_documentation(script):
+def test_example_is_in_the_documentation(script):
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     assert f"examples/{script.name}" in page
 
@@ -58,7 +58,7 @@ def test_notebook_runs(capsys):
     pyplot.close("all")
 
 
-def test_notebook_is_the_script():
+def test_notebook_equals_the_script():
     make = runpy.run_path(str(ROOT / "docs" / "example_notebook.py"))
     assert cells() == [source for kind, source in make["cells"]() if kind == "code"]
     assert NOTEBOOK.stat().st_size < 200_000
