@@ -73,5 +73,5 @@ def _character(variant: str, letter: str) -> str:
     name = f"{variant.upper()} {'CAPITAL' if letter.isupper() else 'SMALL'} {letter.upper()}"
     try:
         return unicodedata.lookup(f"MATHEMATICAL {name}")
-    except KeyError:  # ℝ and some others have a name of their own
+    except KeyError:  # ℝ and some other letters have irregular names
         return unicodedata.lookup(name)

@@ -79,9 +79,9 @@ def solve(quick: bool) -> Outcome:
         "projected": projected(shared),
         "alone": certify(problem, alone, tightening=0).models,
     }
-    everybody, _ = make_problem((min(BUDGETS),) * len(BUDGETS))
-    result = run(everybody, EXACT, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
-    tightest = certify(everybody, result, tightening=0).models.mean(axis=0)
+    tight, _ = make_problem((min(BUDGETS),) * len(BUDGETS))
+    result = run(tight, EXACT, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
+    tightest = certify(tight, result, tightening=0).models.mean(axis=0)
     return Outcome(test, models, shared.average, tightest, gap)
 
 
