@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from pcfed import PCFedAvg, Problem, run
 from pcfed.algorithms import LocalContext
 from pcfed.algorithms.steps import Blocks
-from pcfed.experiments.presets import Method, Setting, load_preset
+from pcfed.experiments.presets import RunSpec, Setting, load_preset
 from pcfed.experiments.runner import build_problem
 from pcfed.losses.linear import LinearModel
 from pcfed.sampling import Sampling
@@ -79,16 +79,16 @@ def products(problem: Problem, setting: Setting, steps: int) -> Callable[[], Non
 
 
 def complete_run(
-    problem: Problem, setting: Setting, method: Method, sampling: Sampling
+    problem: Problem, setting: Setting, spec: RunSpec, sampling: Sampling
 ) -> Callable[[], None]:
     """Return a function that runs the same number of rounds completely."""
 
     def train() -> None:
         run(
             problem,
-            method.algorithm,
+            spec.algorithm,
             rounds=ROUNDS,
-            local_steps=method.local_steps,
+            local_steps=spec.local_steps,
             batch=setting.batch,
             sampling=sampling,
         )
@@ -152,11 +152,11 @@ def measure(names: Sequence[str] = ("mnist", "cifar10")) -> list[Row]:
     with threadpool_limits(1):
         for name in names:
             setting = load_preset(name).settings[0]
-            method = next(m for m in setting.methods if isinstance(m.algorithm, PCFedAvg))
+            spec = next(each for each in setting.runs if isinstance(each.algorithm, PCFedAvg))
             problem = build_problem(setting, 0, None)
-            bare = products(problem, setting, method.local_steps)
+            bare = products(problem, setting, spec.local_steps)
             samplings: tuple[Sampling, ...] = ("without_replacement", "blocks")
-            runs = {each: complete_run(problem, setting, method, each) for each in samplings}
+            runs = {each: complete_run(problem, setting, spec, each) for each in samplings}
             times: dict[str, list[float]] = {"products": [], **{each: [] for each in samplings}}
             for _ in range(REPEATS):
                 times["products"].append(seconds(bare))

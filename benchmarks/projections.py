@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers.table import machine
-from pcfed.sets import Hint, L1Ball, Simplex, project_l1_balls
+from pcfed.sets import L1Ball, Simplex, WarmStart, project_l1_balls
 
 Vector = NDArray[np.floating[Any]]
 Thunk = Callable[[], Any]
@@ -102,9 +102,9 @@ def ours(c: Case) -> Thunk:
 
 
 def ours_warm(c: Case) -> Thunk:
-    ball, hint, out = L1Ball(c.radius), Hint(), np.empty_like(c.x)
-    ball.project(c.x, hint=hint)
-    return lambda: ball.project(c.x, out=out, hint=hint)
+    ball, warm_start, out = L1Ball(c.radius), WarmStart(), np.empty_like(c.x)
+    ball.project(c.x, warm_start=warm_start)
+    return lambda: ball.project(c.x, out=out, warm_start=warm_start)
 
 
 def bare_pass(c: Case) -> Thunk:
