@@ -34,7 +34,6 @@ def rounds_to_target(
         local_steps=case.local_steps,
         eval_every=max(1, max_rounds // 20),
         stop=Gap(TARGET.tolerance, relative=True),
-        max_refusals=0,
     )
     return result.state.round if result.status == "stopped" else None
 
