@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, run
+from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, RefusalPolicy, Scaffold, run
 from pcfed.algorithms import RunInfo
 from pcfed.losses import LeastSquares
 from pcfed.reference import reference
@@ -276,7 +276,7 @@ def test_refused_updates_count_as_absent():
     stopped = run(problem(), algorithm, rounds=10, eval_every=10)
     assert (stopped.status, len(stopped.refusals)) == ("diverged", 1)
     assert "bad" in stopped.message
-    gone_on = run(problem(), algorithm, rounds=10, eval_every=10, max_refusals=100)
+    gone_on = run(problem(), algorithm, rounds=10, eval_every=10, refusals=RefusalPolicy(100))
     assert gone_on.status == "finished"
     assert {r.agent for r in gone_on.refusals} == {2}
     first = gone_on.refusals[0].round

@@ -95,7 +95,7 @@ def test_adding_an_agent_changes_nobody_elses_batches():
     few, many = (plan(classifiers(m)) for m in (3, 5))
     for i in range(3):
         for r in range(4):
-            a, b = few.work([i], r, 2), many.work([4, i], r, 2)
+            a, b = few.context([i], r, 2), many.context([4, i], r, 2)
             np.testing.assert_array_equal(a.draw(0), b.draw(1))
 
 
@@ -105,8 +105,8 @@ def test_who_sat_a_round_out_draws_the_same_batches_afterwards():
     there, away = plan(problem), plan(problem, participation=[[0]])
     assert there.present(0) == [0, 1]
     assert away.present(0) == [1]
-    assert there.work([0], 0, 1).draw(0)
-    a, b = there.work([0], 1, 1), away.work([0], 1, 1)
+    assert there.context([0], 0, 1).draw(0)
+    a, b = there.context([0], 1, 1), away.context([0], 1, 1)
     np.testing.assert_array_equal(a.draw(0), b.draw(0))
 
 
@@ -151,7 +151,7 @@ def test_local_steps_by_number_agent_and_round():
     assert plan(problem, local_steps=[1, 2, 3]).steps(7) == [1, 2, 3]
     assert plan(problem, local_steps=np.array([1, 2, 3])).steps(0) == [1, 2, 3]
     assert plan(problem, local_steps=lambda r: r + 1).steps(4) == [5, 5, 5]
-    assert plan(problem, local_steps=lambda r: [r + 1, 1, 1]).longest(range(9)) == 9
+    assert plan(problem, local_steps=lambda r: [r + 1, 1, 1]).max_local_steps(range(9)) == 9
 
 
 def test_a_round_without_anybody_changes_nothing():

@@ -35,8 +35,8 @@ from pcfed.losses import LeastSquares
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import batch_size
 from pcfed.sets import L1Ball, ProjectionError
+from pcfed.simulation import run
 from pcfed.simulation.result import Result
-from pcfed.simulation.run import run
 from pcfed.storage.atomic import write_atomically
 
 EXACT = "exact"

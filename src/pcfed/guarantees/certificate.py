@@ -38,8 +38,8 @@ from pcfed.guarantees.tighten import tighten
 from pcfed.notebook import html_table
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError
+from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Result
-from pcfed.simulation.run import Evaluation
 from pcfed.validation import count, positive
 
 

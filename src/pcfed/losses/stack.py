@@ -9,7 +9,7 @@ not depend on the other agents in the block.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Self
+from typing import Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class Stack:
     @classmethod
     def build(cls, losses: Sequence[Loss]) -> Self | None:
         """Return the stack of these losses, or None if they cannot be stacked."""
-        models = [loss for loss in losses if isinstance(loss, LinearModel)]
+        models = [loss for loss in losses if _has_standard_gradient(loss)]
         if len(models) < len(losses) or is_sparse(models[0]._features.matrix):
             return None
         return cls(models) if len({_kind(model) for model in models}) == 1 else None
@@ -165,7 +165,7 @@ def own_source(loss: Loss, batches: Iterable[Rows]) -> BatchSource | None:
     BatchSource or None
         None if the kernels do not support the loss, or the batches differ in size.
     """
-    if not isinstance(loss, LinearModel) or is_sparse(loss._features.matrix):
+    if not _has_standard_gradient(loss) or is_sparse(loss._features.matrix):
         return None
     size, matrix = loss.size, loss._features.matrix
     rows = [_row_numbers(each, size) for each in batches]
@@ -175,6 +175,11 @@ def own_source(loss: Loss, batches: Iterable[Rows]) -> BatchSource | None:
         return None
     numbers = loss._targets.astype(np.float64, copy=False)
     return compiled.batch_source(loss, matrix, numbers, np.stack(rows)[:, None])
+
+
+def _has_standard_gradient(loss: Loss) -> TypeGuard[LinearModel]:
+    """Return whether a loss is a linear model whose class does not replace its gradient."""
+    return isinstance(loss, LinearModel) and type(loss).gradient is LinearModel.gradient
 
 
 def _row_numbers(rows: Rows, size: int) -> NDArray[np.intp]:

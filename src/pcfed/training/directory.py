@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from pcfed.config.train_file import Config
-from pcfed.storage.atomic import DRAFT, FileError, remove_drafts, sole_user, write_atomically
+from pcfed.storage.atomic import DRAFT, FileError, remove_drafts, write_atomically
+from pcfed.storage.locks import exclusive_lock
 from pcfed.training.step_search import Halvings
 
 FORMAT = 1
@@ -97,7 +98,7 @@ class RunDirectory:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Make the folder, say in it what is trained, and keep other processes out."""
-        with sole_user(self.path / "lock"):
+        with exclusive_lock(self.path / "lock"):
             self._check()
             remove_drafts(self.path)
             if not self.facts.exists():

@@ -17,7 +17,7 @@ from typing import Any
 from pcfed.algorithms import Algorithm, PCFedAvg
 from pcfed.algorithms.base import CAUTION
 from pcfed.problem import Problem
-from pcfed.simulation.run import Evaluation
+from pcfed.simulation import Evaluation
 from pcfed.storage.atomic import write_atomically
 
 MOST = 30

@@ -14,8 +14,8 @@ from pcfed.algorithms import Algorithm
 from pcfed.config.train_file import Config, load_config
 from pcfed.guarantees import Gap
 from pcfed.sets import ProjectionError
+from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
-from pcfed.simulation.run import Evaluation, run
 from pcfed.training.directory import RunDirectory
 from pcfed.training.finish import alone, outcome_of
 from pcfed.training.modules import in_a_sentence
@@ -190,7 +190,9 @@ class Job:
         self.folder.log(f"agents alone: {local.status}: {local.message}")
         return local
 
-    def _run(self, algorithm: Algorithm, **more: Any) -> Result:
+    def _run(
+        self, algorithm: Algorithm, *, checkpoint: Path, max_refusals: int, **more: Any
+    ) -> Result:
         """Run a method with the settings of the training."""
         training = self.config.training
         return run(
@@ -201,9 +203,8 @@ class Job:
             participation=training.participation,
             x0=self.made.start,
             seed=training.seed,
-            norm_limit=training.norm_limit,
-            every=training.save_every,
-            resume=True,
+            refusals=RefusalPolicy(max_refusals, training.norm_limit),
+            checkpoint=Checkpointing(checkpoint, training.save_every, resume=True),
             **more,
         )
 
