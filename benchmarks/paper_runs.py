@@ -106,7 +106,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "gradients": (LocalContext, "gradient"),
     "projections": (LocalContext, "project"),
     "local steps": (pcfedavg_steps, "_steps_numpy"),
-    "evaluation": (Engine, "figures"),
+    "evaluation": (Engine, "evaluate"),
 }
 
 
