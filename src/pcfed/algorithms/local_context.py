@@ -14,7 +14,7 @@ from pcfed.arrays import Array, empty
 from pcfed.losses.compiled import Source
 from pcfed.losses.stack import Stack
 from pcfed.problem import Agent
-from pcfed.sampling import Batches, Rows
+from pcfed.sampling import BatchSampler, Rows
 from pcfed.sets import Hint, SetRows
 
 Kind = tuple[tuple[int, ...], np.dtype[Any]]
@@ -85,7 +85,7 @@ class LocalContext:
         Their positions in the roster.
     steps : int
         Number of local steps in this round.
-    batches : sequence of Batches
+    batches : sequence of BatchSampler
         How each draws its batches.
     seed, index : int
         Seed of the run and index of the round: with an agent's position they name its stream.
@@ -102,7 +102,7 @@ class LocalContext:
         agents: Sequence[Agent],
         positions: Sequence[int],
         steps: int,
-        batches: Sequence[Batches],
+        batches: Sequence[BatchSampler],
         *,
         seed: int,
         index: int,
@@ -185,9 +185,9 @@ class LocalContext:
     def _runs(self) -> list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]]:
         """Neighbours whose gradients are one call, with the batches of every step."""
         runs: list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]] = []
-        for stacked, group in groupby(range(len(self.agents)), lambda i: self.batches[i].kind):
+        for stacked, group in groupby(range(len(self.agents)), lambda i: self.batches[i].group_key):
             some = list(group)
-            size = self.batches[some[0]].size
+            size = self.batches[some[0]].batch_size
             most = self._stack.most(size) if self._stack is not None and stacked else 1
             for first in range(some[0], some[-1] + 1, most):
                 run = slice(first, min(first + most, some[-1] + 1))
@@ -202,6 +202,6 @@ class LocalContext:
     def _numbers(self, run: slice) -> NDArray[np.intp]:
         """Draw the batches of some agents as row numbers, (steps, agents, batch)."""
         some, who = self.batches[run], self.positions[run].tolist()
-        samples = [batches.samples for batches in some]
-        drawn = some[0].numbers(self._seed, who, self._index, self.steps, samples)
+        samples = [batches.num_samples for batches in some]
+        drawn = some[0].draw_group(self._seed, who, self._index, self.steps, samples)
         return drawn.transpose(1, 0, 2)

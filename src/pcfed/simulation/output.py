@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sampling import Purpose, stream
+from pcfed.sampling import Purpose, random_stream
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.result import State
 
@@ -35,7 +35,7 @@ class OutputIterate:
         self.rounds = 0
         if output == "random":
             lengths = [max(engine.plan.steps(index)) for index in span]
-            k = int(stream(engine.plan.seed, Purpose.OUTPUT).integers(sum(lengths)))
+            k = int(random_stream(engine.plan.seed, Purpose.OUTPUT).integers(sum(lengths)))
             ends = np.cumsum(lengths)
             at = int(np.searchsorted(ends, k, side="right"))
             self.index, self.steps = span[at], k - int(ends[at] - lengths[at])

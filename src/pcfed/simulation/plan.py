@@ -14,7 +14,7 @@ import numpy as np
 from pcfed.algorithms import LocalContext, RunInfo, Workspace
 from pcfed.losses.stack import ROOM, Stack
 from pcfed.problem import Agent, Problem
-from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
+from pcfed.sampling import BatchSampler, Purpose, Sampling, random_stream, resolve_batch_size
 from pcfed.sets import Hint
 from pcfed.validation import count
 
@@ -109,12 +109,12 @@ class Plan:
         """Return what a method may know of these rounds before they begin."""
         first = [self._batches(i, rounds[0]) for i in range(self.m)]
         last = [self._batches(i, rounds[-1]) for i in range(self.m)]
-        full = all(batches.full for batches in first)
+        full = all(batches.is_full_batch for batches in first)
         return RunInfo(
             rounds=len(rounds),
             max_local_steps=self.max_local_steps(rounds),
-            batches=None if full else tuple(batches.size for batches in first),
-            noisy=not all(batches.full for batches in last),
+            batches=None if full else tuple(batches.batch_size for batches in first),
+            noisy=not all(batches.is_full_batch for batches in last),
         )
 
     def present(self, index: int) -> list[int]:
@@ -164,7 +164,7 @@ class Plan:
         """
         batches = {i: self._batches(i, index) for i in present}
         bits = [agent.loss.dtype.itemsize for agent in self._agents]
-        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].size))
+        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].batch_size))
         teams: list[list[int]] = []
         alike = groupby(order, lambda i: (steps[i], bits[i], -1 if self._small(batches[i]) else i))
         for _, group in alike:
@@ -188,11 +188,11 @@ class Plan:
             pool=self.pool,
         )
 
-    def _small(self, batches: Batches) -> bool:
+    def _small(self, batches: BatchSampler) -> bool:
         """Whether batches are so small that two of them go into one product."""
-        return 2 * batches.size * self._features <= ROOM
+        return 2 * batches.batch_size * self._features <= ROOM
 
-    def _batches(self, i: int, index: int) -> Batches:
+    def _batches(self, i: int, index: int) -> BatchSampler:
         """Return how agent ``i`` draws batches in the round with this index."""
         if self._constant is not None:
             return self._constant[i]
@@ -200,10 +200,10 @@ class Plan:
         whole = isinstance(given, (int, np.integer))
         return self._draws(i, min(given, self._sizes[i]) if whole else min(given, 1.0))
 
-    def _draws(self, i: int, batch: float | int) -> Batches:
+    def _draws(self, i: int, batch: float | int) -> BatchSampler:
         """Return how agent ``i`` draws batches of a size."""
-        size = batch_size(batch, self._sizes[i], agent=self._names[i])
-        return Batches(self._sizes[i], size, self._sampling)
+        size = resolve_batch_size(batch, self._sizes[i], agent=self._names[i])
+        return BatchSampler(self._sizes[i], size, self._sampling)
 
     def _absent(self, index: int) -> set[int]:
         """Return who is absent in a round by the schedule; nobody is after the end of a list."""
@@ -228,10 +228,10 @@ class Plan:
         """Draw ``number`` of the agents."""
         if number == self.m:
             return list(range(self.m))
-        rng = stream(self.seed, Purpose.PARTICIPATION, index=index)
+        rng = random_stream(self.seed, Purpose.PARTICIPATION, round_index=index)
         return sorted(rng.choice(self.m, number, replace=False).tolist())
 
     def _shuffled(self, agent: Agent, i: int) -> Agent:
         """Return the agent with its rows in a random order, so that blocks are slices."""
-        order = stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
+        order = random_stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
         return replace(agent, loss=agent.loss.permuted(order))

@@ -16,7 +16,7 @@ import numpy as np
 from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
-from pcfed.sampling import Purpose, Sampling, stream
+from pcfed.sampling import Purpose, Sampling, random_stream
 from pcfed.simulation.checkpoint import Checkpoints, probe_of
 from pcfed.simulation.engine import Engine, Outcome
 from pcfed.simulation.interrupt import Interruption, after_the_round
@@ -364,7 +364,7 @@ def _random_start(problem: Problem, seed: int) -> Float64Array:
 
     Projecting onto one set after the other reaches a common point if there is one to be found soon.
     """
-    x: Array = stream(seed, Purpose.START).standard_normal(problem.n) / np.sqrt(problem.n)
+    x: Array = random_stream(seed, Purpose.START).standard_normal(problem.n) / np.sqrt(problem.n)
     sets = [agent.feasible_set for agent in problem.agents]
     own = problem.as_models("run: x0", np.stack([each.project(x) for each in sets]))
     for _ in range(50):
