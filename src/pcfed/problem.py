@@ -79,7 +79,7 @@ class Agent:
     @cached_property
     def feasible_set(self) -> ConvexSet:
         """The set of all parameters: ``constraint``, with the intercept free unless told not to."""
-        free = self.loss.free
+        free = self.loss.intercept_slice
         if free is None or self.constrain_intercept:
             return self.constraint
         return Blocks({(0, free.start): self.constraint})
@@ -241,9 +241,9 @@ class Problem:
             [agent.feasible_set.distance(x_i) for agent, x_i in zip(self.agents, x, strict=True)]
         )
 
-    def double(self) -> Problem:
+    def to_float64(self) -> Problem:
         """Return the same problem with all losses in float64 arithmetic."""
-        return Problem(replace(agent, loss=agent.loss.double()) for agent in self.agents)
+        return Problem(replace(agent, loss=agent.loss.to_float64()) for agent in self.agents)
 
     def as_models(self, where: str, models: Array) -> Float64Array:
         """Return ``models`` as an (m, n) float64 array; one vector is repeated for every agent."""

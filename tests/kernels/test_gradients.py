@@ -15,9 +15,9 @@ from tests.losses.cases import make
 
 
 def by_numpy(loss: LinearModel, x: np.ndarray, rows: object) -> np.ndarray:
-    index, count = loss._batch(rows)
+    index, count = loss._check_batch(rows)
     expected = np.empty(loss.n, loss.dtype)
-    loss._sum_slopes(index, count, x, expected)
+    loss._numpy_gradient(index, count, x, expected)
     return expected
 
 

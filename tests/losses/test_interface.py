@@ -31,7 +31,9 @@ def test_attributes(case: Case) -> None:
     assert isinstance(loss, Loss)
     assert loss.shape == ((K, D) if case.kind == "softmax" else (D,))
     assert loss.n == outputs * (D + case.intercept)
-    assert loss.free == (slice(outputs * D, outputs * (D + 1)) if case.intercept else None)
+    assert loss.intercept_slice == (
+        slice(outputs * D, outputs * (D + 1)) if case.intercept else None
+    )
     assert (loss.size, loss.dtype, loss.convex) == (N, case.dtype, True)
     coefficients, intercept = loss.unpack(np.arange(loss.n))
     assert_array_equal(coefficients.ravel(), np.arange(outputs * D))
@@ -267,10 +269,16 @@ CALLS: list[tuple[Any, str]] = [
     (lambda f: f.accuracy(np.zeros(4), X4), r"accuracy needs X and y together, got no y; give"),
     (lambda f: f.accuracy(np.zeros(4), None, Y4), r"accuracy needs X and y together, got no X"),
     (lambda f: f.accuracy(np.zeros(4), X4, [0, 1]), r"y must have one entry per row of X"),
-    (lambda f: f.permuted([0, 1, 2]), r"order must hold every row 0\.\.3 once, got an array"),
-    (lambda f: f.permuted([0, 1, 2, 2]), r"order must hold every row 0\.\.3 once"),
-    (lambda f: f.permuted([0.0, 1, 2, 3]), r"order must hold every row 0\.\.3 once.*permutation"),
-    (lambda f: f.permuted([[0, 1], [2, 3]]), r"order must hold every row 0\.\.3 once"),
+    (
+        lambda f: f.permute_samples([0, 1, 2]),
+        r"order must hold every row 0\.\.3 once, got an array",
+    ),
+    (lambda f: f.permute_samples([0, 1, 2, 2]), r"order must hold every row 0\.\.3 once"),
+    (
+        lambda f: f.permute_samples([0.0, 1, 2, 3]),
+        r"order must hold every row 0\.\.3 once.*permutation",
+    ),
+    (lambda f: f.permute_samples([[0, 1], [2, 3]]), r"order must hold every row 0\.\.3 once"),
 ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import sparse
 
-from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegression, spectrum
+from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegression, feature_norms
 
 from .cases import CASES, PIXELS, SCALE, TARGETS, Case, make
 
@@ -68,11 +68,11 @@ def gram(case: Case) -> np.ndarray:
 
 
 @each
-@pytest.mark.parametrize("small", [spectrum.SMALL, 0], ids=["exact", "lanczos"])
+@pytest.mark.parametrize("small", [feature_norms.MAX_GRAM_SIZE, 0], ids=["exact", "lanczos"])
 def test_smoothness_is_the_eigenvalue(
     case: Case, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spectrum, "SMALL", small)
+    monkeypatch.setattr(feature_norms, "MAX_GRAM_SIZE", small)
     factor = {"softmax": 0.5, "logistic": 0.25, "squares": 1.0}[case.kind]
     exact = factor * np.linalg.eigvalsh(gram(case))[-1] + case.l2
     assert_allclose(case.build().smoothness(), exact, rtol=2e-3 if small == 0 else 1e-5)
@@ -87,7 +87,7 @@ def test_smoothness_is_an_upper_value(shape: tuple[int, int], intercept: bool, f
     loss = LeastSquares(data, np.zeros(shape[0]), intercept=intercept)
     phi = np.hstack([X, np.ones((shape[0], int(intercept)))])
     exact = np.linalg.norm(phi, 2) ** 2 / shape[0]
-    lanczos = min(shape) > spectrum.SMALL
+    lanczos = min(shape) > feature_norms.MAX_GRAM_SIZE
     margin = 5e-4 if lanczos else -1e-6  # Lanczos comes from below, so its result is raised
     assert exact * (1 + margin) <= loss.smoothness() <= exact * 1.002
     again = LeastSquares(data, np.zeros(shape[0]), intercept=intercept)
@@ -105,9 +105,9 @@ def test_smoothness_of_degenerate_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LeastSquares(np.full((100, 8), 1e200), y).smoothness() == np.inf
 
     def fails(*_: object, **__: object) -> None:
-        raise spectrum.ArpackError(-9999)
+        raise feature_norms.ArpackError(-9999)
 
-    monkeypatch.setattr(spectrum, "eigsh", fails)
+    monkeypatch.setattr(feature_norms, "eigsh", fails)
     X = np.random.default_rng(0).standard_normal((100, 80))
     loss = LeastSquares(X, y, intercept=True)
     assert_allclose(loss.smoothness(), (np.sum(X**2) + 100) / 100)
@@ -142,11 +142,11 @@ def test_softmax_ignores_a_shift_of_all_logits(seed: int, shift: float, size: fl
     loss = SoftmaxRegression(rng.random((9, 3)), rng.integers(0, 4, 9), classes=4, intercept=True)
     x = size * rng.standard_normal(loss.n)
     moved = x.copy()
-    moved[loss.free] += shift
+    moved[loss.intercept_slice] += shift
     assert loss.value(x) >= 0
     assert_allclose(loss.value(moved), loss.value(x), rtol=1e-8, atol=1e-8)
     assert_allclose(loss.gradient(moved), loss.gradient(x), atol=1e-6)
-    assert_allclose(loss.gradient(x)[loss.free].sum(), 0, atol=1e-12)
+    assert_allclose(loss.gradient(x)[loss.intercept_slice].sum(), 0, atol=1e-12)
 
 
 def peak(work: Callable[[], object]) -> int:

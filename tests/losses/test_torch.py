@@ -41,7 +41,7 @@ def test_attributes() -> None:
     assert isinstance(loss, Loss)
     assert loss.n == 4 * 9 + 4 + 4 + 4 + 144 * K + K
     assert (loss.shape, loss.size, loss.dtype) == ((loss.n,), N, "float32")
-    assert (loss.convex, loss.free, loss.smoothness()) == (False, None, math.inf)
+    assert (loss.convex, loss.intercept_slice, loss.smoothness()) == (False, None, math.inf)
     assert loss.gradient_spread() == math.inf
     assert repr(loss) == f"TorchLoss(60 samples, Sequential of {loss.n} parameters, float32)"
     assert pair()[0].convex
@@ -71,7 +71,7 @@ def test_the_numbers_of_softmax_regression(dtype: str, error: float) -> None:
     choices = [None, slice(3, 40), slice(None, None, -7), slice(-5, None), np.array([5, 2, 5, -1])]
     for rows in choices:
         assert_allclose(theirs.gradient(x, rows), ours.gradient(x, rows), atol=error)
-    assert_allclose(theirs.double().gradient(x), ours.double().gradient(x), atol=1e-12)
+    assert_allclose(theirs.to_float64().gradient(x), ours.to_float64().gradient(x), atol=1e-12)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -198,7 +198,7 @@ def test_blocks_change_nothing_but_rounding(block: int) -> None:
 
 def test_permuted() -> None:
     loss, order = pictures(), np.random.default_rng(1).permutation(N)
-    other = loss.permuted(order)
+    other = loss.permute_samples(order)
     x = loss.start
     assert_allclose(other.gradient(x, slice(5, 15)), loss.gradient(x, order[5:15]), atol=1e-15)
     assert_allclose(other.value(x), loss.value(x), rtol=1e-14)
@@ -299,9 +299,9 @@ def test_a_module_that_insists_on_float32_has_no_double() -> None:
             return super().forward(x.float())
 
     loss = TorchLoss(Single(D, K), (X, Y), nn.CrossEntropyLoss())
-    assert loss.double() is loss
-    assert pictures(torch.float32).double().dtype == np.float64
-    assert pictures(torch.float32).double().gradient(pictures().start).dtype == np.float64
+    assert loss.to_float64() is loss
+    assert pictures(torch.float32).to_float64().dtype == np.float64
+    assert pictures(torch.float32).to_float64().gradient(pictures().start).dtype == np.float64
 
 
 @pytest.mark.parametrize("options", [{"step": "auto"}, {"step": "theory", "penalty": "theory"}])

@@ -18,8 +18,8 @@ kinds = pytest.mark.parametrize("kind", TARGETS)
 @pytest.fixture(params=["one block", "many blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many blocks":
-        monkeypatch.setattr(features, "BLOCK_ROWS", 7)
-        monkeypatch.setattr(features, "BLOCK_BYTES", 1)
+        monkeypatch.setattr(features, "MAX_BLOCK_ROWS", 7)
+        monkeypatch.setattr(features, "MAX_BLOCK_BYTES", 1)
 
 
 def tolerance(case: Case, small: float, large: float) -> float:
@@ -86,7 +86,12 @@ def test_every_form_is_the_same_loss(case: Case) -> None:
     loss, twin, x = case.build(), case.twin(), case.point()
     rtol = tolerance(case, 1e-13, 1e-5)
     rows = np.random.default_rng(3).integers(-N, N, 90)
-    assert (loss.n, loss.shape, loss.size, loss.free) == (twin.n, twin.shape, N, twin.free)
+    assert (loss.n, loss.shape, loss.size, loss.intercept_slice) == (
+        twin.n,
+        twin.shape,
+        N,
+        twin.intercept_slice,
+    )
     assert_allclose(loss.value(x), twin.value(x), rtol=rtol)
     assert_allclose(loss.gradient(x), twin.gradient(x), rtol=rtol, atol=rtol)
     assert_allclose(loss.gradient(x, rows), twin.gradient(x, rows), rtol=rtol, atol=rtol)
@@ -129,7 +134,7 @@ def test_disjoint_batches_average_to_the_full_gradient(case: Case) -> None:
 def test_permuted_is_the_same_loss_in_another_order(case: Case) -> None:
     loss, x = case.build(), case.point()
     order = np.random.default_rng(5).permutation(N)
-    other = loss.permuted(order)
+    other = loss.permute_samples(order)
     rtol = tolerance(case, 1e-12, 1e-4)
     assert type(other) is type(loss)
     assert_allclose(other.value(x), loss.value(x), rtol=rtol)

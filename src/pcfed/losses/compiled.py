@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from pcfed.arrays import Array, Float64Array, empty
 from pcfed.kernels import compiler
-from pcfed.losses.features import Index, is_sparse
+from pcfed.losses.features import is_sparse
+from pcfed.losses.row_index import RowIndex
 
 if TYPE_CHECKING:
     from pcfed.losses.linear import LinearModel
@@ -92,7 +93,7 @@ def gradients(read: Source, x: Array, out: Array) -> None:
     kernels.gradient_rows(*read.kernel)(x, tuple(read), read.room(), out)
 
 
-def gradient(model: LinearModel, x: Array, index: Index, out: Array) -> None:
+def gradient(model: LinearModel, x: Array, index: RowIndex, out: Array) -> None:
     """Write the gradient of one model on a batch that it ``takes``."""
     matrix, size = model._features.matrix, model.size
     rows = np.arange(*index.indices(size)) if isinstance(index, slice) else index % size

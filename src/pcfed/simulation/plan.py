@@ -234,4 +234,4 @@ class Plan:
     def _shuffled(self, agent: Agent, i: int) -> Agent:
         """Return the agent with its rows in a random order, so that blocks are slices."""
         order = random_stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
-        return replace(agent, loss=agent.loss.permuted(order))
+        return replace(agent, loss=agent.loss.permute_samples(order))
