@@ -13,8 +13,9 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 
 from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegression, feature_norms
+from pcfed.losses.linear import LinearModel
 
-from .cases import CASES, PIXELS, SCALE, TARGETS, Case, make
+from .cases import CASES, LABELS, PIXELS, SCALE, Case, make
 
 each = pytest.mark.parametrize("case", CASES, ids=str)
 dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -73,8 +74,7 @@ def test_smoothness_is_the_eigenvalue(
     case: Case, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feature_norms, "MAX_GRAM_SIZE", small)
-    factor = {"softmax": 0.5, "logistic": 0.25, "squares": 1.0}[case.kind]
-    exact = factor * np.linalg.eigvalsh(gram(case))[-1] + case.l2
+    exact = case.model.max_logit_curvature * np.linalg.eigvalsh(gram(case))[-1] + case.l2
     assert_allclose(case.build().smoothness(), exact, rtol=2e-3 if small == 0 else 1e-5)
 
 
@@ -88,7 +88,7 @@ def test_smoothness_is_an_upper_value(shape: tuple[int, int], intercept: bool, f
     phi = np.hstack([X, np.ones((shape[0], int(intercept)))])
     exact = np.linalg.norm(phi, 2) ** 2 / shape[0]
     lanczos = min(shape) > feature_norms.MAX_GRAM_SIZE
-    margin = 5e-4 if lanczos else -1e-6  # Lanczos comes from below, so its result is raised
+    margin = 5e-4 if lanczos else -1e-6  # the result of Lanczos, which is too small, is raised
     assert exact * (1 + margin) <= loss.smoothness() <= exact * 1.002
     again = LeastSquares(data, np.zeros(shape[0]), intercept=intercept)
     assert loss.smoothness() == loss.smoothness() == again.smoothness()
@@ -99,7 +99,7 @@ def test_smoothness_of_degenerate_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LeastSquares(np.zeros((100, 80)), y, l2=0.5).smoothness() == 0.5
     assert_allclose(LeastSquares(np.eye(100), y).smoothness(), 0.01, rtol=2e-3)
     assert_allclose(LeastSquares(np.ones((100, 80)), y).smoothness(), 80, rtol=2e-3)
-    signs = np.tile([1.0, -1.0], (100, 40))  # a start at (1, .., 1) would see nothing of this
+    signs = np.tile([1.0, -1.0], (100, 40))  # orthogonal to (1, .., 1)
     assert_allclose(LeastSquares(signs, y).smoothness(), 80, rtol=2e-3)
     assert LeastSquares(np.full((100, 80), 1e200), y).smoothness() == np.inf
     assert LeastSquares(np.full((100, 8), 1e200), y).smoothness() == np.inf
@@ -125,13 +125,15 @@ def test_gradients_are_lipschitz_and_monotone(case: Case) -> None:
         assert change @ d >= -slack * np.linalg.norm(d)
 
 
-@pytest.mark.parametrize("kind", TARGETS)
-def test_smoothness_is_attained(kind: str) -> None:
+@pytest.mark.parametrize("model", [SoftmaxRegression, LogisticRegression, LeastSquares])
+def test_smoothness_is_attained(model: type[LinearModel]) -> None:
     """The curvature at the worst point is L: at 0 with two classes, anywhere for squares."""
-    X, y = SCALE * PIXELS, TARGETS[kind]
-    loss: Loss = SoftmaxRegression(X, y % 2, classes=2) if kind == "softmax" else make(kind, X, y)
-    v = np.linalg.eigh(X.T @ X)[1][:, -1]
-    d = 1e-5 * (np.concatenate([v, -v]) / np.sqrt(2) if kind == "softmax" else v)
+    X, v = SCALE * PIXELS, np.linalg.eigh(PIXELS.T @ (1.0 * PIXELS))[1][:, -1]
+    if model is SoftmaxRegression:
+        loss: Loss = SoftmaxRegression(X, LABELS, classes=2)
+        d = 1e-5 * np.concatenate([v, -v]) / np.sqrt(2)
+    else:
+        loss, d = make(model, X), 1e-5 * v
     change = loss.gradient(d) - loss.gradient(-d)
     assert_allclose(np.linalg.norm(change), loss.smoothness() * 2e-5, rtol=1e-6)
 
@@ -150,7 +152,7 @@ def test_softmax_ignores_a_shift_of_all_logits(seed: int, shift: float, size: fl
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Return the most bytes that were allocated at a time."""
+    """Return the largest number of bytes that were allocated at the same time."""
     tracemalloc.start()
     try:
         work()
@@ -159,7 +161,7 @@ def peak(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_pixels_are_never_converted_whole() -> None:
+def test_pixels_are_converted_in_blocks() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (20_000, 784), dtype=np.uint8), rng.integers(0, 10, 20_000)
 

@@ -1,4 +1,4 @@
-"""What a PyTorch module may not be, and sets for its parameters."""
+"""Errors of TorchLoss and of sets for the parameters of a module."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Detached(nn.Linear):
         return super().forward(x).detach()
 
 
-def layers(*some: Any) -> Any:
-    return nn.Sequential(nn.Linear(D, K), *some)
+def layers(*others: Any) -> Any:
+    return nn.Sequential(nn.Linear(D, K), *others)
 
 
 def broken() -> Any:
@@ -84,7 +84,10 @@ MODULES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Noise(D, K), r"must be a function of its input.*called twice; keep random numbers"),
     (lambda: Counter(D, K), r"must be a function of its input.*called twice; keep random numbers"),
     (lambda: Detached(D, K), r"must depend on the trainable parameters.*; keep \.detach\(\)"),
-    (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, K)), r"not change its input.*inplace=Fa"),
+    (
+        lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, K)),
+        r"not change its input.*inplace",
+    ),
     (lambda: nn.Linear(D + 1, K), r"must take batches of X, got RuntimeError .* \(8, 20\).*; give"),
     (lambda: nn.LSTM(D, K), r"loss_fn must take outputs and y.*got TypeError"),
 ]
@@ -130,15 +133,15 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"scale": 0}, r"scale must be > 0, got 0; give"),
     ({"device": "nowhere"}, r"can be copied to a device, got RuntimeError .*; give device="),
 ]
-refusals = [
-    *(({"module": make}, words) for make, words in MODULES),
-    *(({"data": data}, words) for data, words in DATA),
+BAD_ARGUMENTS = [
+    *(({"module": make}, message) for make, message in MODULES),
+    *(({"data": data}, message) for data, message in DATA),
     *OPTIONS,
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), refusals)
-def test_refusals(given: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("given", "message"), BAD_ARGUMENTS)
+def test_bad_arguments(given: dict[str, Any], message: str) -> None:
     options = {"data": (X, Y), "loss_fn": nn.CrossEntropyLoss(), **given}
     make = options.pop("module", lambda: nn.Linear(D, K))
     module, data, loss_fn = make(), options.pop("data"), options.pop("loss_fn")
@@ -150,7 +153,7 @@ def test_refusals(given: dict[str, Any], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_targets_that_would_be_broadcast_are_refused() -> None:
+def test_targets_that_would_be_broadcast() -> None:
     with pytest.raises(ValueError, match=r"loss_fn must take.*Using a target size"):
         TorchLoss(nn.Linear(D, 1), (X, X[:, 0]), nn.MSELoss())
 
@@ -213,7 +216,7 @@ def test_sets_need_a_module() -> None:
         Blocks.for_module({}, {"weight": L1Ball(1)})
 
 
-def test_without_torch_one_sentence() -> None:
+def test_import_without_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from pcfed.losses import *\n"
