@@ -26,7 +26,7 @@ SAMPLINGS = get_args(Sampling)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(("samples", "size"), [(10, 3), (12, 4), (7, 6), (5, 1), (6, 6)])
 def test_batch_means_are_unbiased(sampling, samples, size):
-    """The mean over a batch has the mean over all samples, also when the size does not divide their number."""
+    """The expected mean over a batch is the mean over all samples, whatever the size."""
     values = np.arange(samples) ** 2.0
     batches = BatchSampler(samples, size, sampling)
     means = []
