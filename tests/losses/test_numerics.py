@@ -81,7 +81,7 @@ def test_smoothness_is_the_eigenvalue(
 @pytest.mark.parametrize("shape", [(900, 200), (200, 900), (40, 900), (900, 40)], ids=str)
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("form", ["dense", "sparse", "float32"])
-def test_smoothness_is_an_upper_value(shape: tuple[int, int], intercept: bool, form: str) -> None:
+def test_smoothness_is_an_upper_bound(shape: tuple[int, int], intercept: bool, form: str) -> None:
     X = np.random.default_rng(2).standard_normal(shape)  # a crowded spectrum, the hard case
     data = {"dense": X, "sparse": sparse.csr_array(X), "float32": X.astype("f4")}[form]
     loss = LeastSquares(data, np.zeros(shape[0]), intercept=intercept)

@@ -143,7 +143,7 @@ def _read_tensor(name: str, given: Any) -> Tensor:
             f"TorchLoss: {name} must be real numbers in a rectangular array, got "
             f"{type(given).__name__} of {array.dtype}; give an array or a tensor."
         )
-    # Torch has no float16 arithmetic on every device, no long double and no other byte order.
+    # torch.from_numpy accepts neither long double nor a foreign byte order.
     if array.dtype.kind == "f":
         array = array.astype(np.float32 if array.itemsize <= 4 else np.float64, copy=False)
     elif array.dtype.kind != "b" and array.dtype != UINT8:
