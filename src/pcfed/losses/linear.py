@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array
+from pcfed.kernels.arguments import OTHER
 from pcfed.losses import compiled
 from pcfed.losses.base import Rows
 from pcfed.losses.checked import CheckedLoss
@@ -57,8 +58,8 @@ class LinearModel(CheckedLoss):
     _features: Features
     _targets: NDArray[Any]
     _outputs: int
-    _kernel: int = compiled.OTHER
-    """The loss in ``compiled.py`` with the same derivative."""
+    _kernel: int = OTHER
+    """The loss of ``pcfed.kernels.arguments`` that it is, for the compiled gradient."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class LinearModel(CheckedLoss):
         with np.errstate(all="ignore"):
             x = self._check_parameters(x)
             grad = self._gradient_buffer(x, out)
-            if compiled.takes(self, count):
+            if compiled.is_supported(self, count):
                 compiled.gradient(self, x, index, grad)
             else:
                 self._numpy_gradient(index, count, x, grad)
