@@ -90,7 +90,7 @@ def send_slope(agent: Agent, model: Array, average: Array) -> Slope:
     average : array of shape (n,)
         The mean $\hat z$ of the first round.
     """
-    loss = agent.loss.double()
+    loss = agent.loss.to_float64()
     apart = model - average
     objective = loss.value(average) + agent.coupling / 2 * float(apart @ apart)
     gradient = loss.gradient(average) - agent.coupling * apart

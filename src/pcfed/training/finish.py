@@ -77,7 +77,7 @@ def outcome_of(
         trained, tested = made.scaling.delivered(trained), made.scaling.standardised(tested)
     measure = _measure(made.problem.agents[0].loss)
     coefficients = (
-        made.problem.n if (free := made.problem.agents[0].loss.free) is None else free.start
+        made.problem.n if (free := made.problem.agents[0].loss.intercept_slice) is None else free.start
     )
     rows = []
     for i, (agent, constraint) in enumerate(

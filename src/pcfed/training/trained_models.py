@@ -262,7 +262,7 @@ def layout_of(loss: Loss) -> Layout:
     if (named := named_shapes(loss)) is not None:
         return named
     layout = {"coefficients": loss.shape}
-    return layout if loss.free is None else {**layout, "intercept": (loss.n - loss.free.start,)}
+    return layout if loss.intercept_slice is None else {**layout, "intercept": (loss.n - loss.intercept_slice.start,)}
 
 
 # -- reading a file that anybody may have written ---------------------------------------------
