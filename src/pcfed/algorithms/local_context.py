@@ -15,7 +15,7 @@ from pcfed.losses.compiled import Source
 from pcfed.losses.stack import Stack
 from pcfed.problem import Agent
 from pcfed.sampling import Batches, Rows
-from pcfed.sets import Hint, SetRows
+from pcfed.sets import SetRows, WarmStart
 
 Kind = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and dtype of an array."""
@@ -89,7 +89,7 @@ class LocalContext:
         How each draws its batches.
     seed, index : int
         Seed of the run and index of the round: with an agent's position they name its stream.
-    hints : sequence of Hint, optional
+    warm_starts : sequence of WarmStart, optional
         What each set remembers from one projection to the next.
     stack : Stack, optional
         The losses of the whole roster, for gradients of neighbours with batches of one size.
@@ -106,7 +106,7 @@ class LocalContext:
         *,
         seed: int,
         index: int,
-        hints: Sequence[Hint] | None = None,
+        warm_starts: Sequence[WarmStart] | None = None,
         stack: Stack | None = None,
         pool: Workspace | None = None,
     ) -> None:
@@ -115,7 +115,7 @@ class LocalContext:
         self.steps = steps
         self.batches = tuple(batches)
         self._seed, self._index = seed, index
-        self.sets = SetRows([agent.feasible_set for agent in self.agents], hints)
+        self.sets = SetRows([agent.feasible_set for agent in self.agents], warm_starts)
         self._stack = stack
         self._pool = Workspace() if pool is None else pool
         self._taken = 0

@@ -13,12 +13,12 @@ import numpy as np
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels import compiler
-from pcfed.sets.rows import Targets
+from pcfed.sets.rows import ThresholdSets
 
 Numbers = tuple[Any, Any, Any]
 """γ, ρ and 1/m or FedProx's μ, in the dtype of the steps."""
 
-NO_TARGETS = Targets(fold=False, totals=np.empty(0), slack=0.0, thresholds=np.empty(0))
+NO_TARGETS = ThresholdSets(is_l1_ball=False, totals=np.empty(0), slack=0.0, thresholds=np.empty(0))
 """For steps without projections."""
 
 
@@ -80,7 +80,7 @@ def descend_all(context: LocalContext, y: Array, x: Array, terms: Terms) -> bool
     in ``descend``, to the same bits.
     """
     kernels, sources = compiler.kernels("pcfed.kernels.steps"), context.sources()
-    targets = context.sets.targets(y.dtype) if terms.penalty else NO_TARGETS
+    targets = context.sets.threshold_sets(y.dtype) if terms.penalty else NO_TARGETS
     if kernels is None or targets is None or not sources:
         return False
     rows = context.room(2)
@@ -94,7 +94,7 @@ def descend_all(context: LocalContext, y: Array, x: Array, terms: Terms) -> bool
             return False
     context.release(rows)
     if terms.penalty:
-        context.sets.remember(targets.thresholds)
+        context.sets.store_thresholds(targets.thresholds)
     return True
 
 
@@ -230,7 +230,7 @@ class Blocks:
     def _advance_all(self, numbers: Numbers) -> bool:
         """Take all local steps in compiled code, if it can be done, and say whether it was."""
         context, kernels = self.context, compiler.kernels("pcfed.kernels.steps")
-        sources, targets = context.sources(), context.sets.targets(self.v.dtype)
+        sources, targets = context.sources(), context.sets.threshold_sets(self.v.dtype)
         if kernels is None or targets is None or not sources:
             return False
         rows = context.room(5 if self.fix is None else 6)
@@ -241,7 +241,7 @@ class Blocks:
             if not steps(blocks, *facts, tuple(source), targets.of(run), room):
                 return False
         context.release(rows)
-        context.sets.remember(targets.thresholds)
+        context.sets.store_thresholds(targets.thresholds)
         return True
 
     def _advance(self, g: Array, numbers: Numbers) -> None:
@@ -254,7 +254,7 @@ class Blocks:
 
     def _advance_row_by_row(self, kernels: Any, g: Array, numbers: Numbers) -> int:
         """Project and step, each row while it is in the cache; return how many rows went so."""
-        targets = self.context.sets.targets(g.dtype)
+        targets = self.context.sets.threshold_sets(g.dtype)
         if targets is None:
             return 0
         room = self.context.room(2 if self.fix is None else 3)
@@ -263,7 +263,7 @@ class Blocks:
             *parts, g, tuple(targets), room
         )
         self.context.release(room)
-        self.context.sets.remember(targets.thresholds)
+        self.context.sets.store_thresholds(targets.thresholds)
         return done
 
     def _advance_at_once(self, kernels: Any, rows: slice, g: Array, numbers: Numbers) -> None:

@@ -1,7 +1,7 @@
-"""Projections onto simplices and l1 balls in compiled code, where numba is installed.
+"""Projections onto simplices and l1 balls by compiled code, if numba is installed.
 
-Every function here returns None where it is not, or where x is not as a kernel wants it: then NumPy
-checks x and does the work, with the same bits, in ``threshold.py``.
+The functions return None if numba is not installed or if the kernels do not support x. Then NumPy
+checks x and computes the same bits in ``threshold.py``.
 """
 
 from __future__ import annotations
@@ -13,95 +13,99 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels import compiler
-from pcfed.sets.base import Hint
+from pcfed.sets.base import WarmStart
 
 
-class Target(NamedTuple):
-    """A kind of set that a threshold projects onto."""
+class ThresholdSet(NamedTuple):
+    """A kind of set onto which a threshold projects: l1 balls or simplices."""
 
-    fold: bool
+    is_l1_ball: bool
     """Whether it is the l1 ball Σ |x| ≤ total, and not the simplex x ≥ 0, Σ x = total."""
     slack: float
-    """How far, in units of ε total, a sum may be from the total and count as right.
+    """The allowed error of the sum in units of ε · total.
 
-    It is more than the rounding errors of a projection, about 2: so a projected point is inside.
+    It exceeds the rounding error of a projection, about 2, so that projected points are inside.
     """
 
 
-L1_BALL = Target(fold=True, slack=3.0)
-SIMPLEX = Target(fold=False, slack=8.0)
-ALWAYS_OUTSIDE = Target(fold=False, slack=-math.inf)
-"""The simplex for those who know that x is outside."""
+L1_BALL = ThresholdSet(is_l1_ball=True, slack=3.0)
+SIMPLEX = ThresholdSet(is_l1_ball=False, slack=8.0)
+ALWAYS_OUTSIDE = ThresholdSet(is_l1_ball=False, slack=-math.inf)
+"""The simplex, for points that are known to be outside."""
 
-HUGE = 1e100
+MAX_TOTAL = 1e100
 EPS = {np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-52}
-SMALLEST = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
-"""Of smaller totals the shares underflow, and sums are not right by themselves."""
+MIN_TOTAL = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
+"""With smaller totals numbers underflow, so that sums need a correction (``threshold.py``)."""
 
 
 def project(
-    x: Array, total: float, target: Target, out: Array | None, hint: Hint | None
+    x: Array, total: float, kind: ThresholdSet, out: Array | None, warm_start: WarmStart | None
 ) -> Array | None:
-    """Do as ``threshold.project`` for a vector or rows.
+    """Project a vector or rows, with the same bits as ``threshold.project``.
 
     Returns
     -------
     array or None
         ``x`` itself if it is one vector that is inside; else ``out`` or, if there is none or it
-        shares memory with x, a new array. None if x was left to NumPy, be it because it has NaN in
-        it; then x is as it was, and rows of ``out`` may be written to.
+        shares memory with x, a new array. None if NumPy must project x, for example because it
+        contains NaN; then x is unchanged, and rows of ``out`` may have been overwritten.
     """
     if x.ndim == 2:
-        return project_rows(x, np.full(x.shape[0], total), target, out, hint)
+        return project_rows(x, np.full(x.shape[0], total), kind, out, warm_start)
     kernels = compiler.kernels("pcfed.kernels.thresholds")
-    if kernels is None or x.ndim != 1 or not _fits(x, out):
+    if kernels is None or x.ndim != 1 or not _is_supported(x, out):
         return None
-    if not SMALLEST[x.dtype] <= total < HUGE:
+    if not MIN_TOTAL[x.dtype] <= total < MAX_TOTAL:
         return None
-    p = _room(x, out)
-    start = math.nan if hint is None else hint.threshold
+    p = _output_buffer(x, out)
+    start = math.nan if warm_start is None else warm_start.threshold
     kernel = kernels.project(x.dtype)
-    status, theta = kernel(x, target.fold, total, target.slack * EPS[x.dtype], start, p)
+    status, theta = kernel(x, kind.is_l1_ball, total, kind.slack * EPS[x.dtype], start, p)
     if status == kernels.LEFT:
         return None
-    if hint is not None:
-        hint.threshold = theta
+    if warm_start is not None:
+        warm_start.threshold = theta
     return x if status == kernels.INSIDE else p
 
 
 def project_rows(
-    x: Array, totals: Float64Array, target: Target, out: Array | None, hint: Hint | None
+    x: Array,
+    totals: Float64Array,
+    kind: ThresholdSet,
+    out: Array | None,
+    warm_start: WarmStart | None,
 ) -> Array | None:
-    """Project every row for a total of its own."""
+    """Project every row onto the set with its own total."""
     kernels = compiler.kernels("pcfed.kernels.thresholds")
-    if kernels is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _fits(x, out):
+    if kernels is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _is_supported(x, out):
         return None
-    if not usual(totals, x.dtype):
+    if not totals_in_range(totals, x.dtype):
         return None
     thetas = np.full(x.shape[0], math.nan)
-    if hint is not None:
-        if hint.thresholds.shape == thetas.shape:
-            thetas = hint.thresholds
-        hint.thresholds = thetas
-    p = _room(x, out)
+    if warm_start is not None:
+        if warm_start.thresholds.shape == thetas.shape:
+            thetas = warm_start.thresholds
+        warm_start.thresholds = thetas
+    p = _output_buffer(x, out)
     kernel = kernels.project_rows(x.dtype)
     totals = np.require(totals, requirements=("C", "W"))
-    targets = (target.fold, totals, target.slack * EPS[x.dtype], thetas)
-    return p if kernel(x, targets, p) else None
+    sets = (kind.is_l1_ball, totals, kind.slack * EPS[x.dtype], thetas)
+    return p if kernel(x, sets, p) else None
 
 
-def usual(totals: Float64Array, dtype: np.dtype[Any]) -> bool:
-    """Say whether totals are neither too small nor too large for the kernels."""
-    return bool(totals.min() >= SMALLEST[dtype] and totals.max() < HUGE)
+def totals_in_range(totals: Float64Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether the kernels support these totals."""
+    return bool(totals.min() >= MIN_TOTAL[dtype] and totals.max() < MAX_TOTAL)
 
 
-def _room(x: Array, out: Array | None) -> Array:
-    """Return an array to write to while x is read."""
+def _output_buffer(x: Array, out: Array | None) -> Array:
+    """Return an array that can be written to while x is read."""
     return np.empty_like(x) if out is None or np.may_share_memory(x, out) else out
 
 
-def _fits(x: Array, out: Array | None) -> bool:
-    """Say whether the kernels can read x and write to ``out``."""
+def _is_supported(x: Array, out: Array | None) -> bool:
+    """Return whether the kernels can read x and write to ``out``."""
     if x.dtype not in EPS or x.size == 0 or not (x.flags.c_contiguous and x.flags.aligned):
         return False
     return out is None or (out.shape == x.shape and out.dtype == x.dtype and bool(out.flags.carray))

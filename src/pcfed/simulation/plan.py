@@ -15,7 +15,7 @@ from pcfed.algorithms import LocalContext, RunInfo, Workspace
 from pcfed.losses.stack import ROOM, Stack
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
-from pcfed.sets import Hint
+from pcfed.sets import WarmStart
 from pcfed.validation import count
 
 LocalSteps = int | Sequence[int] | Callable[[int], int | Sequence[int]]
@@ -77,7 +77,7 @@ class Plan:
             self._shuffled(agent, i) if sampling == "blocks" else agent
             for i, agent in enumerate(problem.agents)
         ]
-        self._hints = [Hint() for _ in problem.agents]
+        self._warm_starts = [WarmStart() for _ in problem.agents]
         self.steps(0)
         self.present(0)
         self._most = min(MOST, max(1, ENTRIES // problem.n))
@@ -183,7 +183,7 @@ class Plan:
             batches,
             seed=self.seed,
             index=index,
-            hints=[self._hints[i] for i in team],
+            warm_starts=[self._warm_starts[i] for i in team],
             stack=self.stack,
             pool=self.pool,
         )
