@@ -19,6 +19,7 @@ from pcfed.sets.base import (
     LinearConstraints,
     UnboundedError,
     WarmStart,
+    as_float64,
     norm,
     repeat_until_settled,
     tolerance,
@@ -69,7 +70,7 @@ class _OneLinearConstraint(ConvexSet):
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         def step(x: Array) -> Array:
-            y = x.astype(np.float64, copy=False)
+            y = as_float64(x)
             excess = self._excess(y)
             if excess == 0.0:
                 return x
@@ -230,7 +231,7 @@ class Affine(ConvexSet):
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         def step(x: Array) -> Array:
-            y = x.astype(np.float64, copy=False)
+            y = as_float64(x)
             p: Array = (y - self._basis[0] @ self._displacement(y)).astype(x.dtype, copy=False)
             return p
 

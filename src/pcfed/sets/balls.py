@@ -21,6 +21,7 @@ from pcfed.sets.base import (
     ConvexSet,
     LinearConstraints,
     WarmStart,
+    as_float64,
     eps_of,
     norm,
     project_translated,
@@ -37,15 +38,16 @@ MAX_NEWTON_STEPS = 200
 
 
 class Ball(ConvexSet):
-    """A ball {x : ‖x − c‖ ≤ τ} of some norm; a subclass is a dataclass with these fields."""
+    """A ball {x : ‖x − c‖ ≤ τ} of some norm; every subclass is a dataclass with these fields."""
 
+    # This class is not a dataclass because the fields of a base class come first in constructors,
+    # and that of GroupL1Ball takes the groups before the radius.
     radius: float
     center: Float64Array | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "radius", positive(f"{self._name}: radius", self.radius, zero=True)
-        )
+        radius = positive(f"{self._name}: radius", self.radius, zero=True)
+        object.__setattr__(self, "radius", radius)
         if self.center is not None:
             object.__setattr__(self, "center", frozen(f"{self._name}: center", self.center, ndim=1))
 
@@ -73,13 +75,13 @@ class Ball(ConvexSet):
 
     def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
         """Project onto the ball around 0."""
-        y = x.astype(np.float64, copy=False)
+        y = as_float64(x)
         if not self._norm(y) > self.radius:  # NaN is returned as it is
             return x
         p: Array = self._project_outside(y, warm_start).astype(x.dtype, copy=False)
         # Rounding may leave p outside by some ε; shrink it until it is inside, at the latest at 0.
         shrinkage = eps_of(x)
-        while self._norm(p.astype(np.float64, copy=False)) > self.radius:
+        while self._norm(as_float64(p)) > self.radius:
             p = p * (1.0 - shrinkage)
             shrinkage = min(1.0, 2.0 * shrinkage)
         return p
@@ -263,6 +265,7 @@ class Ellipsoid(Ball):
         largest = float(self.weights.max())
         w, tau = self.weights / largest, self.radius / largest
         squares, multiplier = w * w, 0.0
+        # Newton's method for 1/‖v‖ = 1/τ, which is much closer to linear in λ than ‖v‖ = τ.
         for _ in range(MAX_NEWTON_STEPS):
             v = w * y / (1.0 + multiplier * squares)
             size = norm(v)
@@ -350,7 +353,7 @@ class GroupL1Ball(Ball):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        labels = _labels(self.groups)
+        labels = _group_labels(self.groups)
         _check_same_length("GroupL1Ball", "groups", labels, self.center)
         object.__setattr__(self, "groups", labels)
 
@@ -415,7 +418,7 @@ def _check_same_length(name: str, what: str, array: NDArray[Any], center: Array 
         )
 
 
-def _labels(groups: Any) -> Labels:
+def _group_labels(groups: Any) -> Labels:
     """Return the group of every entry, numbered from 0, from labels or lists of indices."""
     rule = (
         "GroupL1Ball: groups must be integer labels, or lists of indices that hold every entry once"

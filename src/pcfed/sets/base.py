@@ -117,7 +117,7 @@ class ConvexSet(ABC):
         x : array of shape (n,) or (rows, n)
             One point, or one point per row. float32 stays float32; other dtypes become float64.
         out : array, optional
-            Where to write the result; it may be ``x``. It is unchanged if an error is raised.
+            Where to write the result; it may be ``x``, which is unchanged if an error is raised.
         warm_start : WarmStart, optional
             Kept by the caller between calls; saves time and never changes the result.
 
@@ -157,16 +157,13 @@ class ConvexSet(ABC):
         if p is None:
             x = np.ascontiguousarray(x)
             with np.errstate(all="ignore"):
-                p = (
-                    self._project(x, warm_start)
-                    if x.ndim == 1
-                    else self._project_rows(x, warm_start)
-                )
+                project = self._project if x.ndim == 1 else self._project_rows
+                p = project(x, warm_start)
         return write_result(p, x, out)
 
     def distance(self, x: ArrayLike) -> float:
         r"""Return the Euclidean distance $\min_{p \in X} \|p - x\|_2$ of one point to the set."""
-        return self._distance(_as_float64(self._checked("distance: x", x)))
+        return self._distance(as_float64(self._checked("distance: x", x)))
 
     def contains(self, x: ArrayLike) -> bool:
         r"""Return whether the point is in the set, up to rounding errors.
@@ -175,7 +172,7 @@ class ConvexSet(ABC):
         of the dtype of x and the scale is the size of the numbers that define the set.
         """
         x = self._checked("contains: x", x)
-        return self._contains(_as_float64(x), eps_of(x), 0.0)
+        return self._contains(as_float64(x), eps_of(x), 0.0)
 
     def minimize_linear(self, q: ArrayLike) -> Array:
         r"""Return a minimizer of a linear function, some $\arg\min_{s \in X} \langle q, s\rangle$.
@@ -188,7 +185,7 @@ class ConvexSet(ABC):
             If this set does not implement it.
         """
         q = self._checked("minimize_linear: q", q)
-        return self._minimize_linear(_as_float64(q)).astype(q.dtype, copy=False)
+        return self._minimize_linear(as_float64(q)).astype(q.dtype, copy=False)
 
     def support_bound(self, q: ArrayLike) -> float:
         r"""Return an upper bound of $\max_{s \in X} \langle q, s\rangle$, or inf if none is known.
@@ -197,14 +194,14 @@ class ConvexSet(ABC):
         explains an infinite bound.
         """
         try:
-            return self._support_bound(_as_float64(self._checked("support_bound: q", q)))
+            return self._support_bound(as_float64(self._checked("support_bound: q", q)))
         except (UnboundedError, NotImplementedError):
             return math.inf
 
     def support_reason(self, q: ArrayLike) -> str | None:
         """Return a sentence that explains why ``support_bound(q)`` is infinite, or None."""
         try:
-            self._support_bound(_as_float64(self._checked("support_reason: q", q)))
+            self._support_bound(as_float64(self._checked("support_reason: q", q)))
         except (UnboundedError, NotImplementedError) as reason:
             return str(reason)
         return None
@@ -214,7 +211,7 @@ class ConvexSet(ABC):
 
         The budget of a ball is its radius, that of a halfspace its b.
         """
-        return self._budget_use(_as_float64(self._checked("budget_use: x", x)))
+        return self._budget_use(as_float64(self._checked("budget_use: x", x)))
 
     def __repr__(self) -> str:
         values = ((f.name, getattr(self, f.name), f) for f in fields(self) if f.init)
@@ -352,7 +349,8 @@ def write_result(p: Array, x: Array, out: Array | None) -> Array:
     return out
 
 
-def _as_float64(x: Array) -> Float64Array:
+def as_float64(x: Array) -> Float64Array:
+    """Return x in float64: x itself if it is."""
     return x.astype(np.float64, copy=False)
 
 
@@ -363,7 +361,7 @@ def eps_of(x: Array) -> float:
 
 def norm(x: Array) -> float:
     """Return the Euclidean norm, computed in float64 and without underflow."""
-    wide = _as_float64(x)
+    wide = as_float64(x)
     length = math.sqrt(float(wide @ wide))
     if length < 1e-140 and wide.any():
         top = float(np.abs(wide).max())
@@ -385,7 +383,7 @@ def repeat_until_settled(step: Callable[[Array], Array], x: Array, scale: float)
     """
     for _ in range(8):  # two or three steps are usual
         p = step(x)
-        if p is x or norm(_as_float64(p) - _as_float64(x)) <= 8.0 * eps_of(x) * max(scale, norm(x)):
+        if p is x or norm(as_float64(p) - as_float64(x)) <= 8.0 * eps_of(x) * max(scale, norm(x)):
             return x
         x = p
     return x
@@ -403,15 +401,15 @@ def repeat_until_contained(
     tolerance of ``ConvexSet.contains``. Return the point and whether it is in the set.
     """
     eps = eps_of(x)
-    p = _as_float64(x)
+    p = as_float64(x)
     if contains(p, eps / 16.0, 0.0):
         return x, True
     for _ in range(4):
         p = nearest(p)
         rounded: Array = p.astype(x.dtype, copy=False)
-        if contains(_as_float64(rounded), eps / 4.0, 0.0):
+        if contains(as_float64(rounded), eps / 4.0, 0.0):
             return rounded, True
-    return rounded, contains(_as_float64(rounded), eps, 0.0)
+    return rounded, contains(as_float64(rounded), eps, 0.0)
 
 
 def project_translated(
@@ -424,7 +422,7 @@ def project_translated(
     """Project onto a set that is translated by ``offset``."""
 
     def step(x: Array) -> Array:
-        y = _as_float64(x) - offset
+        y = as_float64(x) - offset
         p = project(y, warm_start)
         return x if p is y else (p + offset).astype(x.dtype, copy=False)
 

@@ -18,6 +18,7 @@ from pcfed.sets.base import (
     LinearConstraints,
     UnboundedError,
     WarmStart,
+    as_float64,
     nested_warm_start,
     norm,
     project_translated,
@@ -315,7 +316,7 @@ class Scaled(ConvexSet):
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         def step(x: Array) -> Array:
-            y = x.astype(np.float64, copy=False) / self.factor
+            y = as_float64(x) / self.factor
             p = self.set._project(y, warm_start)
             return x if p is y else (p * self.factor).astype(x.dtype, copy=False)
 

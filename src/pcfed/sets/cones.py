@@ -9,7 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import ConvexSet, ProjectionError, UnboundedError, WarmStart, eps_of, norm
+from pcfed.sets.base import (
+    ConvexSet,
+    ProjectionError,
+    UnboundedError,
+    WarmStart,
+    as_float64,
+    eps_of,
+    norm,
+)
 from pcfed.validation import count
 
 
@@ -40,7 +48,7 @@ class SecondOrderCone(SelfDualCone):
     spec_name: ClassVar[str | None] = "second_order_cone"
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
-        y = x.astype(np.float64, copy=False)
+        y = as_float64(x)
         t, length = float(y[0]), norm(y[1:])
         if not length > t:  # NaN is returned as it is
             return x
@@ -84,7 +92,7 @@ class PSDCone(SelfDualCone):
         return self.size**2
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
-        X = x.astype(np.float64, copy=False).reshape(self.size, self.size)
+        X = as_float64(x).reshape(self.size, self.size)
         if not np.isfinite(X).all():
             return np.full_like(x, math.nan)
         S = 0.5 * (X + X.T)

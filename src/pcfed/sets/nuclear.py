@@ -10,7 +10,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.balls import Ball
-from pcfed.sets.base import ProjectionError, WarmStart, eps_of
+from pcfed.sets.base import ProjectionError, WarmStart, as_float64, eps_of
 from pcfed.sets.threshold import project_to_simplex
 from pcfed.validation import count
 
@@ -65,7 +65,7 @@ class NuclearBall(Ball):
     def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
         if not np.isfinite(x).all():
             return np.full_like(x, math.nan)
-        U, s, Vt = self._svd(x.astype(np.float64, copy=False))
+        U, s, Vt = self._svd(as_float64(x))
         # U and Vᵀ are orthonormal only up to rounding, so the norm of a projected matrix may exceed
         # the radius by this slack. It must count as inside, or projecting it again would move it.
         slack = 8.0 * eps_of(x) * math.sqrt(s.size) * self.radius

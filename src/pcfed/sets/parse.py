@@ -231,8 +231,8 @@ def _evaluate(node: ast.expr) -> Any:
 def _find_set(name: str) -> type[ConvexSet]:
     """Return the class with this name, whatever its case, spaces and underscores."""
     sets = sets_by_name()
-    names = [*sets, *(kind.__name__ for kind in sets.values())]
-    for known, kind in zip(names, [*sets.values()] * 2, strict=True):
+    names = sets | {kind.__name__: kind for kind in sets.values()}
+    for known, kind in names.items():
         if _normalize(name) == _normalize(known):
             return kind
     raise ValueError(

@@ -29,7 +29,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled
-from pcfed.sets.base import WarmStart, eps_of
+from pcfed.sets.base import WarmStart, as_float64, eps_of
 from pcfed.sets.compiled import ALWAYS_OUTSIDE, MIN_TOTAL, ThresholdSet
 
 EPS = float(np.finfo(np.float64).eps)
@@ -54,7 +54,7 @@ def project(
     p = compiled.project(x, total, kind, None, warm_start)
     if p is not None:
         return p
-    y = x.astype(np.float64, copy=False)
+    y = as_float64(x)
     a = np.abs(y) if kind.is_l1_ball else y
     margin = kind.slack * eps_of(x) * total
     if _is_inside(a, total, margin, kind.is_l1_ball):
@@ -73,7 +73,7 @@ def project_to_simplex(
     p = compiled.project(a, total, ALWAYS_OUTSIDE, None, warm_start)
     if p is None:
         p = _project_to_simplex(a, total, warm_start, a.dtype)
-    return p.astype(np.float64, copy=False)
+    return as_float64(p)
 
 
 def reproducible_sum(r: Float64Array, total: float, n: int) -> tuple[float, float]:
@@ -111,7 +111,7 @@ def _correct_sum(p: Array, total: float, margin: float, is_l1_ball: bool) -> Arr
     """Return p with the right sum, which it does not have if numbers have underflowed."""
     step = eps_of(p)
     for _ in range(64):
-        high, low = reproducible_sum(np.abs(p.astype(np.float64, copy=False)), total, p.size)
+        high, low = reproducible_sum(np.abs(as_float64(p)), total, p.size)
         excess = (high - total) + low
         if not (excess > margin or (not is_l1_ball and excess < -margin)):
             break
