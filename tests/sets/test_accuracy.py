@@ -190,7 +190,7 @@ def test_large_intersections_use_their_members():
 
 @pytest.mark.parametrize("far", [1.0, 1e3, 1e8])
 @pytest.mark.parametrize("n", [6, 2000])
-def test_l1_ball_and_bounds_at_once(n, far):
+def test_l1_ball_and_box(n, far):
     """The optimality conditions of the l1 ball within bounds, which need not hold zero."""
     rng = np.random.default_rng(n)
     lower, upper = -rng.uniform(0, 0.3, n), rng.uniform(0, 0.3, n)

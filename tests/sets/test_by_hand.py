@@ -142,7 +142,7 @@ def test_unbounded_directions_have_a_reason(convex, q, reason):
             convex.minimize_linear(q)
 
 
-def test_custom_sets_say_what_they_lack_and_use_what_they_have():
+def test_optional_functions_of_custom_sets():
     bare = CustomSet(abs, name="mine")
     assert bare.support_bound([1.0]) == math.inf
     assert "'mine'" in bare.support_reason([1.0])
@@ -152,7 +152,7 @@ def test_custom_sets_say_what_they_lack_and_use_what_they_have():
     assert not CustomSet(abs, contains=lambda x: bool(x[0] > 2)).contains([1.0])
 
 
-def test_custom_projections_that_are_none_are_refused():
+def test_functions_that_are_not_projections_are_refused():
     with pytest.raises(ProjectionError, match="moves again"):
         CustomSet(lambda x: x / 2).project([1.0])
     with pytest.raises(ProjectionError, match=r"shape \(2,\)"):

@@ -53,7 +53,7 @@ def rounding(*arrays):
 @each_set
 @given(data=st.data())
 @property_test
-def test_projection_is_feasible_stays_and_keeps_its_dtype(case: Case, data):
+def test_projection_is_feasible_idempotent_and_keeps_its_dtype(case: Case, data):
     x = data.draw(points(case.n))
     p = case.set.project(x)
     assert p.dtype == x.dtype

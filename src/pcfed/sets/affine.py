@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -116,7 +115,7 @@ class Hyperplane(_OneLinearConstraint):
     array([1., 0.])
     """
 
-    spec_name: ClassVar[str | None] = "hyperplane"
+    spec_name = "hyperplane"
 
     def _scale_entries(self, f: Float64Array) -> Hyperplane:
         return Hyperplane(self.a / f, self.b)
@@ -144,7 +143,7 @@ class Halfspace(_OneLinearConstraint):
     array([1., 0.])
     """
 
-    spec_name: ClassVar[str | None] = "halfspace"
+    spec_name = "halfspace"
 
     def _excess(self, x: Float64Array) -> float:
         return max(0.0, super()._excess(x))
@@ -186,7 +185,7 @@ class Affine(ConvexSet):
     array([3., 5.])
     """
 
-    spec_name: ClassVar[str | None] = "affine"
+    spec_name = "affine"
     A: Float64Array
     b: Float64Array
 

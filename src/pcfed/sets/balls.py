@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -121,7 +121,7 @@ class L1Ball(Ball):
     array([ 1.5, -0.5,  0. ])
     """
 
-    spec_name: ClassVar[str | None] = "l1"
+    spec_name = "l1"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
     weights: Float64Array | None = field(default=None, kw_only=True)
@@ -193,7 +193,7 @@ class L2Ball(Ball):
     array([0.6, 0.8])
     """
 
-    spec_name: ClassVar[str | None] = "l2"
+    spec_name = "l2"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
 
@@ -239,7 +239,7 @@ class Ellipsoid(Ball):
     array([0., 2.])
     """
 
-    spec_name: ClassVar[str | None] = "ellipsoid"
+    spec_name = "ellipsoid"
     radius: float
     weights: Float64Array
     center: Float64Array | None = field(default=None, kw_only=True)
@@ -304,7 +304,7 @@ class LinfBall(Ball):
     array([ 1. , -0.5])
     """
 
-    spec_name: ClassVar[str | None] = "linf"
+    spec_name = "linf"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
 
@@ -346,7 +346,7 @@ class GroupL1Ball(Ball):
     array([3., 4., 0.])
     """
 
-    spec_name: ClassVar[str | None] = "group_l1"
+    spec_name = "group_l1"
     groups: Labels
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)

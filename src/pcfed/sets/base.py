@@ -79,6 +79,12 @@ class LinearConstraints(NamedTuple):
     d: Float64Array
 
 
+def stack_constraints(systems: Iterable[LinearConstraints]) -> LinearConstraints:
+    """Return several systems of constraints as one."""
+    A, b, C, d = zip(*systems, strict=True)
+    return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
+
+
 class BudgetUse(NamedTuple):
     """How much of a budget a point uses, and the budget."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +25,7 @@ class WholeSpace(ConvexSet):
     array([ 3., -1.])
     """
 
-    spec_name: ClassVar[str | None] = "whole_space"
+    spec_name = "whole_space"
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         return x
@@ -99,7 +98,7 @@ class NonNegative(Bounds):
     array([3., 0.])
     """
 
-    spec_name: ClassVar[str | None] = "nonnegative"
+    spec_name = "nonnegative"
 
     def _scale_entries(self, f: Float64Array) -> NonNegative:
         return self
@@ -121,7 +120,7 @@ class Box(Bounds):
     array([1., 7.])
     """
 
-    spec_name: ClassVar[str | None] = "box"
+    spec_name = "box"
     lower: Bound
     upper: Bound
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +23,7 @@ from pcfed.sets.base import (
     norm,
     project_translated,
     repeat_until_settled,
+    stack_constraints,
     tightest,
 )
 from pcfed.validation import frozen, real
@@ -57,7 +58,7 @@ class Blocks(ConvexSet):
     array([ 1.,  0., -5.,  0.])
     """
 
-    spec_name: ClassVar[str | None] = "blocks"
+    spec_name = "blocks"
     blocks: tuple[tuple[Slice, ConvexSet], ...]
 
     def __init__(
@@ -203,15 +204,14 @@ class Blocks(ConvexSet):
         return Blocks(((s.start, s.stop), scale_entries(member, f[s])) for _, s, member in spans)
 
     def _linear_constraints(self, n: int) -> LinearConstraints | None:
-        rows = []
+        systems = []
         for _, span, member in self._spans(n):
             own = member._linear_constraints(span.stop - span.start)
             if own is None:
                 return None
             pad = ((0, 0), (span.start, n - span.stop))
-            rows.append((np.pad(own.A, pad), own.b, np.pad(own.C, pad), own.d))
-        A, b, C, d = zip(*rows, strict=True)
-        return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
+            systems.append(own._replace(A=np.pad(own.A, pad), C=np.pad(own.C, pad)))
+        return stack_constraints(systems)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -232,7 +232,7 @@ class Translated(ConvexSet):
     array([1., 5.])
     """
 
-    spec_name: ClassVar[str | None] = "translated"
+    spec_name = "translated"
     set: ConvexSet
     offset: Float64Array
 
@@ -291,7 +291,7 @@ class Scaled(ConvexSet):
     array([-0., -2.])
     """
 
-    spec_name: ClassVar[str | None] = "scaled"
+    spec_name = "scaled"
     set: ConvexSet
     factor: float
 

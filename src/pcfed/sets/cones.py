@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -45,7 +44,7 @@ class SecondOrderCone(SelfDualCone):
     array([2.5, 1.5, 2. ])
     """
 
-    spec_name: ClassVar[str | None] = "second_order_cone"
+    spec_name = "second_order_cone"
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         y = as_float64(x)
@@ -80,7 +79,7 @@ class PSDCone(SelfDualCone):
     array([1., 0., 0., 0.])
     """
 
-    spec_name: ClassVar[str | None] = "psd"
+    spec_name = "psd"
     size: int
 
     def __post_init__(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from pcfed.sets.base import (
     UnboundedError,
     WarmStart,
     repeat_until_contained,
+    stack_constraints,
     tightest,
 )
 from pcfed.sets.boxes import Bounds
@@ -55,7 +55,7 @@ class Intersection(ConvexSet):
     array([0.5, 0.3, 0.2])
     """
 
-    spec_name: ClassVar[str | None] = "intersection"
+    spec_name = "intersection"
     sets: tuple[ConvexSet, ...]
     _merged: dict[int, tuple[ConvexSet, ...]] = field(init=False)
 
@@ -113,7 +113,7 @@ class Intersection(ConvexSet):
     def _linear_constraints(self, n: int) -> LinearConstraints | None:
         constraints = [member._linear_constraints(n) for member in self.sets]
         known = [each for each in constraints if each is not None]
-        return _stack(known) if len(known) == len(constraints) else None
+        return stack_constraints(known) if len(known) == len(constraints) else None
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         p, contained = repeat_until_contained(
@@ -208,15 +208,9 @@ def _project_l1_in_box(
     return clipped(knots[low] + fraction * (knots[high] - knots[low]))
 
 
-def _stack(constraints: list[LinearConstraints]) -> LinearConstraints:
-    """Return the constraints of several sets as one system."""
-    A, b, C, d = zip(*constraints, strict=True)
-    return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
-
-
 def _merge(constraints: list[LinearConstraints]) -> ConvexSet:
     """Return the set of the points that satisfy all constraints."""
-    A, b, C, d = _stack(constraints)
+    A, b, C, d = stack_constraints(constraints)
     try:
         if not b.size:
             return Affine(C, d)

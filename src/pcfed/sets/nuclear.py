@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -37,7 +36,7 @@ class NuclearBall(Ball):
     array([1., 0., 0., 0.])
     """
 
-    spec_name: ClassVar[str | None] = "nuclear"
+    spec_name = "nuclear"
     shape: tuple[int, int]
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)

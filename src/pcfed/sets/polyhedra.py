@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import quadprog
@@ -49,7 +48,7 @@ class Polyhedron(ConvexSet):
     array([ 1., -1.])
     """
 
-    spec_name: ClassVar[str | None] = "polyhedron"
+    spec_name = "polyhedron"
     A: Float64Array
     b: Float64Array
     C: Float64Array | None = field(default=None, kw_only=True)

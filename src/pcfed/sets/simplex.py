@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -33,7 +32,7 @@ class Simplex(ConvexSet):
     array([0.75, 0.25, 0.  ])
     """
 
-    spec_name: ClassVar[str | None] = "simplex"
+    spec_name = "simplex"
     total: float = 1.0
 
     def __post_init__(self) -> None:
