@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pcfed import kernels
 from pcfed.arrays import Array, Float64Array
-from pcfed.kernels import compiler
+from pcfed.kernels.arguments import ThresholdSets
 from pcfed.sets.base import WarmStart
 
 
 class ThresholdSet(NamedTuple):
     """A kind of set onto which a threshold projects: l1 balls or simplices."""
 
-    is_l1_ball: bool
+    is_ball: bool
     """Whether it is the l1 ball Σ |x| ≤ total, and not the simplex x ≥ 0, Σ x = total."""
     slack: float
     """The allowed error of the sum in units of ε · total.
@@ -28,9 +29,9 @@ class ThresholdSet(NamedTuple):
     """
 
 
-L1_BALL = ThresholdSet(is_l1_ball=True, slack=3.0)
-SIMPLEX = ThresholdSet(is_l1_ball=False, slack=8.0)
-ALWAYS_OUTSIDE = ThresholdSet(is_l1_ball=False, slack=-math.inf)
+L1_BALL = ThresholdSet(is_ball=True, slack=3.0)
+SIMPLEX = ThresholdSet(is_ball=False, slack=8.0)
+ALWAYS_OUTSIDE = ThresholdSet(is_ball=False, slack=-math.inf)
 """The simplex, for points that are known to be outside."""
 
 MAX_TOTAL = 1e100
@@ -53,20 +54,20 @@ def project(
     """
     if x.ndim == 2:
         return project_rows(x, np.full(x.shape[0], total), kind, out, warm_start)
-    kernels = compiler.kernels("pcfed.kernels.thresholds")
-    if kernels is None or x.ndim != 1 or not _is_supported(x, out):
+    compiled = kernels.load("thresholds")
+    if compiled is None or x.ndim != 1 or not _is_supported(x, out):
         return None
     if not MIN_TOTAL[x.dtype] <= total < MAX_TOTAL:
         return None
     p = _output_buffer(x, out)
     start = math.nan if warm_start is None else warm_start.threshold
-    kernel = kernels.project(x.dtype)
-    status, theta = kernel(x, kind.is_l1_ball, total, kind.slack * EPS[x.dtype], start, p)
-    if status == kernels.LEFT:
+    kernel = compiled.project(x.dtype)
+    status, theta = kernel(x, kind.is_ball, total, kind.slack * EPS[x.dtype], start, p)
+    if status == compiled.UNRESOLVED:
         return None
     if warm_start is not None:
         warm_start.threshold = theta
-    return x if status == kernels.INSIDE else p
+    return x if status == compiled.INSIDE else p
 
 
 def project_rows(
@@ -77,8 +78,8 @@ def project_rows(
     warm_start: WarmStart | None,
 ) -> Array | None:
     """Project every row onto the set with its own total."""
-    kernels = compiler.kernels("pcfed.kernels.thresholds")
-    if kernels is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _is_supported(x, out):
+    compiled = kernels.load("thresholds")
+    if compiled is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _is_supported(x, out):
         return None
     if not totals_in_range(totals, x.dtype):
         return None
@@ -88,10 +89,9 @@ def project_rows(
             thetas = warm_start.thresholds
         warm_start.thresholds = thetas
     p = _output_buffer(x, out)
-    kernel = kernels.project_rows(x.dtype)
     totals = np.require(totals, requirements=("C", "W"))
-    sets = (kind.is_l1_ball, totals, kind.slack * EPS[x.dtype], thetas)
-    return p if kernel(x, sets, p) else None
+    sets = ThresholdSets(kind.is_ball, totals, kind.slack * EPS[x.dtype], thetas)
+    return p if compiled.project_rows(x.dtype)(x, sets, p) else None
 
 
 def totals_in_range(totals: Float64Array, dtype: np.dtype[Any]) -> bool:
@@ -100,7 +100,7 @@ def totals_in_range(totals: Float64Array, dtype: np.dtype[Any]) -> bool:
 
 
 def _output_buffer(x: Array, out: Array | None) -> Array:
-    """Return an array that can be written to while x is read."""
+    """Return ``out``, or a new array if there is none or it shares memory with x."""
     return np.empty_like(x) if out is None or np.may_share_memory(x, out) else out
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.kernels.arguments import ThresholdSets
 from pcfed.sets import compiled, threshold
 from pcfed.sets.base import (
     ConvexSet,
@@ -88,20 +89,6 @@ def project_simplices(
     return _project("project_simplices", "totals", x, totals, SIMPLEX, out, warm_start)
 
 
-class ThresholdSets(NamedTuple):
-    """Simplices or l1 balls, one per row, as arguments of the kernels."""
-
-    is_l1_ball: bool
-    totals: Float64Array
-    slack: float
-    thresholds: Float64Array
-    """The start value of each projection; a kernel overwrites it with the threshold it found."""
-
-    def of(self, rows: slice) -> tuple[bool, Float64Array, float, Float64Array]:
-        """Return views of some rows."""
-        return self.is_l1_ball, self.totals[rows], self.slack, self.thresholds[rows]
-
-
 class SetRows:
     """The sets of several agents, one per row.
 
@@ -159,16 +146,12 @@ class SetRows:
             return np.array([norm(off) for off in x - p])
         return np.array([_distance(*pair) for pair in zip(self.sets, x, strict=True)])
 
-    def since(self, first: int) -> SetRows:
-        """Return the sets of the rows from ``first`` on."""
-        return SetRows(self.sets[first:], self.warm_starts[first:]) if first else self
-
     def threshold_sets(self, dtype: np.dtype[Any]) -> ThresholdSets | None:
-        """Return the sets as arguments of the kernels, or None if they are of other kinds."""
+        """Return the sets as kernels read them, or None if the kernels do not support them."""
         if self._kind is None or not compiled.totals_in_range(self._totals, dtype):
             return None
         slack = self._kind.slack * compiled.EPS[dtype]
-        return ThresholdSets(self._kind.is_l1_ball, self._totals, slack, self._thresholds())
+        return ThresholdSets(self._kind.is_ball, self._totals, slack, self._thresholds())
 
     def store_thresholds(self, thresholds: Float64Array) -> None:
         """Store the threshold of every row as the start value of its next projection."""

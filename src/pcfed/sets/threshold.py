@@ -55,15 +55,15 @@ def project(
     if p is not None:
         return p
     y = as_float64(x)
-    a = np.abs(y) if kind.is_l1_ball else y
+    a = np.abs(y) if kind.is_ball else y
     margin = kind.slack * eps_of(x) * total
-    if _is_inside(a, total, margin, kind.is_l1_ball):
+    if _is_inside(a, total, margin, kind.is_ball):
         return x
     p = _project_to_simplex(a, total, warm_start, x.dtype)
-    if kind.is_l1_ball:
+    if kind.is_ball:
         np.copysign(p, x, where=p != 0, out=p)
     tiny = total < MIN_TOTAL.get(x.dtype, math.inf)
-    return _correct_sum(p, total, margin, kind.is_l1_ball) if tiny else p
+    return _correct_sum(p, total, margin, kind.is_ball) if tiny else p
 
 
 def project_to_simplex(
@@ -92,30 +92,30 @@ def reproducible_sum(r: Float64Array, total: float, n: int) -> tuple[float, floa
     return float(high.sum()), float(low.sum())
 
 
-def _is_inside(a: Float64Array, total: float, margin: float, is_l1_ball: bool) -> bool:
+def _is_inside(a: Float64Array, total: float, margin: float, is_ball: bool) -> bool:
     """Return whether Σ a is right up to the margin, and a ≥ 0; NaN counts as inside of the ball."""
     size = float(np.abs(a).sum())
     if math.isinf(size):
         return False
     # The reproducible sum is needed only where the rounding errors of the plain sum could decide.
     if abs(size - total) > margin + a.size * EPS * size:
-        return is_l1_ball and size < total
+        return is_ball and size < total
     high, low = reproducible_sum(np.abs(a), total, a.size)
     excess = (high - total) + low
-    if is_l1_ball:
+    if is_ball:
         return not excess > margin
     return abs(excess) <= margin and float(a.min()) >= 0.0
 
 
-def _correct_sum(p: Array, total: float, margin: float, is_l1_ball: bool) -> Array:
+def _correct_sum(p: Array, total: float, margin: float, is_ball: bool) -> Array:
     """Return p with the right sum, which it does not have if numbers have underflowed."""
     step = eps_of(p)
     for _ in range(64):
         high, low = reproducible_sum(np.abs(as_float64(p)), total, p.size)
         excess = (high - total) + low
-        if not (excess > margin or (not is_l1_ball and excess < -margin)):
+        if not (excess > margin or (not is_ball and excess < -margin)):
             break
-        if is_l1_ball:
+        if is_ball:
             p = p * (1.0 - step)
             step = min(1.0, 2.0 * step)
         else:
