@@ -9,7 +9,7 @@ import numpy as np
 
 from pcfed import Agent, Problem
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
-from tests.sets.registry import CASES, Case
+from tests.sets.cases import CASES, Case
 
 WHOLE = CASES[0]
 BALL = next(case for case in CASES if case.name == "l2")

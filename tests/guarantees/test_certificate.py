@@ -14,7 +14,7 @@ from pcfed.sets import Box, Intersection, L1Ball, L2Ball, NonNegative, Projectio
 from tests.federations import classifiers, regressions
 from tests.guarantees.solved import BALL, federation, solve
 from tests.losses import cases as loss_cases
-from tests.sets.registry import CASES
+from tests.sets.cases import CASES
 
 FLOAT32 = [case for case in loss_cases.CASES if case.dtype == "float32"]
 BOUNDED = [case for case in CASES if case.bounded]

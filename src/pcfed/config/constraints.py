@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pcfed.arrays import Array
-from pcfed.sets import ConvexSet, Hint, parse_set
+from pcfed.sets import ConvexSet, WarmStart, parse_set
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,7 +26,7 @@ class Layers(ConvexSet):
     def _check_length(self, where: str, n: int) -> None:
         raise self._misplaced()
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         raise self._misplaced()
 
     def _misplaced(self) -> ValueError:

@@ -29,7 +29,7 @@ from pcfed.guarantees.certificate import HOPE, certify
 from pcfed.guarantees.quasi_newton import Curvature, accelerate
 from pcfed.guarantees.tighten import tighten
 from pcfed.problem import Problem
-from pcfed.sets import Hint
+from pcfed.sets import WarmStart
 from pcfed.validation import count, positive
 
 PATIENCE = 10
@@ -180,7 +180,7 @@ class _Search:
         self.problem = problem.to_float64() if goal < COARSE else problem
         self.rho, self.goal = rho, goal
         self.sigma = np.array([[agent.coupling] for agent in problem.agents])
-        self.hints = [Hint() for _ in problem.agents]
+        self.warm_starts = [WarmStart() for _ in problem.agents]
         self.m = problem.m
         self.began = self.shown = time.perf_counter()
         self.iterations = self.gradients = self.waited = 0
@@ -221,8 +221,8 @@ class _Search:
 
     def nearest(self, x: Float64Array) -> Float64Array:
         """Return every agent's projection."""
-        rows = zip(self.problem.agents, x, self.hints, strict=True)
-        return np.stack([a.feasible_set.project_unchecked(r, hint=h) for a, r, h in rows])
+        rows = zip(self.problem.agents, x, self.warm_starts, strict=True)
+        return np.stack([a.feasible_set.project_unchecked(r, warm_start=h) for a, r, h in rows])
 
     def prox(self, x: Float64Array, L: float) -> Float64Array:
         """Return the minimum of L/2 ‖· − x‖² plus the penalty, or in the sets if there is none."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from pcfed.arrays import Float64Array
 from pcfed.problem import Agent
-from pcfed.sets import Hint
+from pcfed.sets import WarmStart
 
 LOOK = 10
 """Steps between two evaluations of the gap."""
@@ -108,14 +108,14 @@ def tighten(
         return best
     if witness is not None:
         best = min(best, _at(agents, models, slope, witness), key=_gap)
-    hints = [Hint() for _ in agents]
+    warm_starts = [WarmStart() for _ in agents]
     gaps = [_gap(best)]
     s, y, t = best.witness, best.witness, 1.0
     for k in range(1, steps + 1):
         pull = sigma * (y - y.mean(axis=0))
         new = y - (slope + pull - pull.mean(axis=0)) / largest
-        for agent, row, hint in zip(agents, new, hints, strict=True):
-            agent.feasible_set.project_unchecked(row, row, hint)
+        for agent, row, warm_start in zip(agents, new, warm_starts, strict=True):
+            agent.feasible_set.project_unchecked(row, row, warm_start)
         uphill = np.vdot(y - new, new - s) > 0
         after = (1 + math.sqrt(1 + 4 * t * t)) / 2
         y = new if uphill else new + (t - 1) / after * (new - s)

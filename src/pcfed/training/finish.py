@@ -83,7 +83,7 @@ def outcome_of(
     for i, (agent, constraint) in enumerate(
         zip(made.problem.agents, made.constraints, strict=True)
     ):
-        used, budget = constraint.budget(models[i, :coefficients]) or (None, None)
+        used, budget = constraint.budget_use(models[i, :coefficients]) or (None, None)
         own = None if local is None else agent.feasible_set.project(local.models[i])
         rows.append(
             AgentOutcome(
