@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pcfed import Agent, FedAvg, PCFedAvg, Problem, Scaffold, run
-from pcfed.guarantees import Gap, certify, optimum, send_model, send_share, send_slope
+from pcfed.guarantees import Gap, certify, feasible_model, gap_term, objective_terms, optimum
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import Box, Intersection, L1Ball, L2Ball, NonNegative, ProjectionError, WholeSpace
 from tests.federations import classifiers, regressions
@@ -42,8 +42,8 @@ def test_never_below_the_true_gap_and_zero_at_the_optimum(case):
         for agent, model in zip(problem.agents, seen.models, strict=True):
             assert agent.feasible_set.contains(model)
         np.testing.assert_allclose(seen.infeasibility, problem.infeasibility(models), atol=1e-12)
-        assert seen.shares.sum() == seen.gap
-        assert (seen.shares >= 0).all()
+        assert seen.gap_terms.sum() == seen.gap
+        assert (seen.gap_terms >= 0).all()
     assert seen.gap <= 2e-9
     assert seen.reason is None
 
@@ -82,7 +82,7 @@ def test_the_reason_names_the_agent():
     seen = certify(problem, np.zeros(9))
     assert np.isinf(seen.gap)
     assert "agent 1" in seen.reason
-    assert np.isfinite(seen.shares[[0, 2]]).all()
+    assert np.isfinite(seen.gap_terms[[0, 2]]).all()
 
 
 def test_a_free_intercept_has_no_bound_and_a_constrained_one_has():
@@ -142,7 +142,7 @@ def test_the_order_of_agents_changes_nothing():
     there = certify(Problem([problem.agents[i] for i in order]), models[order])
     assert there.gap == pytest.approx(here.gap, rel=1e-12)
     assert there.objective == pytest.approx(here.objective, rel=1e-12)
-    np.testing.assert_allclose(there.shares, here.shares[order], rtol=1e-12)
+    np.testing.assert_allclose(there.gap_terms, here.gap_terms[order], rtol=1e-12)
     np.testing.assert_array_equal(there.models, here.models[order])
 
 
@@ -150,11 +150,11 @@ def test_three_rounds_of_sums_are_enough():
     """What a network does: agents see sums and their own things, the server sees sums."""
     problem = regressions([L1Ball(1.0), L2Ball(0.5), Box(-0.2, 0.3)])
     given = np.random.default_rng(0).normal(size=(3, 9))
-    own = [send_model(agent, x) for agent, x in zip(problem.agents, given, strict=True)]
+    own = [feasible_model(agent, x) for agent, x in zip(problem.agents, given, strict=True)]
     average = sum(own) / 3
-    sent = [send_slope(a, x, average) for a, x in zip(problem.agents, own, strict=True)]
+    sent = [objective_terms(a, x, average) for a, x in zip(problem.agents, own, strict=True)]
     slope = sum(each.gradient for each in sent) / 3
-    shares = [send_share(a, x, average, slope, 3) for a, x in zip(problem.agents, own, strict=True)]
+    shares = [gap_term(a, x, average, slope, 3) for a, x in zip(problem.agents, own, strict=True)]
     seen = certify(problem, given, tightening=0)
     assert sum(shares) == pytest.approx(seen.gap, rel=1e-13)
     assert sum(each.objective for each in sent) / 3 == pytest.approx(seen.objective, rel=1e-13)
@@ -249,4 +249,4 @@ def test_one_rule_stops_runs_of_different_problems():
         problem = regressions([L1Ball(0.5 * (i + 1)) for i in range(m)])
         method = PCFedAvg("auto", "auto", exact=True)
         assert run(problem, method, rounds=400, local_steps=3, stop=rule).status == "stopped"
-        assert rule.memory["witness"].shape == (m, problem.n)
+        assert rule.state_dict()["witness"].shape == (m, problem.n)

@@ -81,7 +81,7 @@ def certify_run(
     certificate = guarantees.certify(problem, Result.load(run))
     table = Table("agent", "set", "moved to be feasible", "share of the gap")
     for i, agent in enumerate(problem.agents):
-        moved, share = certificate.infeasibility[i], certificate.shares[i]
+        moved, share = certificate.infeasibility[i], certificate.gap_terms[i]
         table.add_row(problem.names[i], repr(agent.constraint), f"{moved:.3g}", f"{share:.3g}")
     console.print(table)
     say(f"Objective of the feasible models: {certificate.objective:.6g}")

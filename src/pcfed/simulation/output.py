@@ -63,16 +63,15 @@ class OutputIterate:
             return self.engine.models(state), self.engine.average(state)
         return self.taken, self.taken.mean(axis=0)
 
-    @property
-    def memory(self) -> dict[str, Array]:
-        """What a run that goes on from a checkpoint must know."""
+    def state_dict(self) -> dict[str, Array]:
+        """Return what a checkpoint must store."""
         if self.taken is None:
             return {}
         return {"taken": self.taken, "rounds": np.array(float(self.rounds))}
 
-    def recall(self, memory: Mapping[str, Array]) -> None:
-        """Go on from what another one remembered."""
-        if memory:
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Restore what `state_dict` returned."""
+        if state:
             problem = self.engine.problem
-            self.taken = problem.as_models("run: the checkpoint's models", memory["taken"])
-            self.rounds = int(memory["rounds"])
+            self.taken = problem.as_models("run: the checkpoint's models", state["taken"])
+            self.rounds = int(state["rounds"])

@@ -211,14 +211,14 @@ def run(
         chosen = OutputIterate(output, engine, span)
         rule = stop if isinstance(stop, Stateful) else None
         if saved:
-            chosen.recall(saved.output)
+            chosen.load_state_dict(saved.output)
             if rule:
-                rule.recall(saved.stop)
+                rule.load_state_dict(saved.stop)
 
         def save(status: Status | None = None) -> None:
             if files:
-                remembered = rule.memory if rule else dict[str, Array]()
-                recorder.checkpoint(files, state, chosen.memory, remembered, status=status)
+                remembered = rule.state_dict() if rule else dict[str, Array]()
+                recorder.checkpoint(files, state, chosen.state_dict(), remembered, status=status)
 
         if saved is None:
             save()
@@ -286,12 +286,11 @@ def run(
 class Stateful(Protocol):
     """A rule when to stop that remembers something from one round to the next."""
 
-    @property
-    def memory(self) -> Mapping[str, Array]:
-        """What it must know to go on, as arrays."""
+    def state_dict(self) -> Mapping[str, Array]:
+        """Return what a checkpoint must store."""
 
-    def recall(self, memory: Mapping[str, Array]) -> None:
-        """Go on from what it remembered."""
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Restore what `state_dict` returned."""
 
 
 def _words(fact: object) -> str:
