@@ -217,9 +217,9 @@ def certify(
     $$ f(\hat x) - f^* \le \sum_j \max_{s \in X_j} \langle \nabla_j f(\hat x), \hat x_j - s \rangle,
        \qquad \hat x_i = \Pi_{X_i}[x_i] $$
 
-    This costs one full gradient. Further projections give a bound that is often far smaller, because
-    it linearises the losses but not the coupling (`pcfed.guarantees.tighten`). The bound holds for
-    any models, up to rounding in float64, whichever algorithm computed them.
+    This costs one full gradient. Further projections give a bound that is often far smaller: it
+    linearises the losses but not the coupling (`pcfed.guarantees.tighten`). The bound holds for any
+    models, up to rounding in float64, whichever algorithm computed them.
 
     Parameters
     ----------

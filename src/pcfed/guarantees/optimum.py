@@ -285,7 +285,7 @@ class _Search:
         """Return a point between the iterate and ``new``, and ∇F there.
 
         The test uses derivatives, because near the optimum differences of the objective are lost in
-        rounding. As the objective is convex along d, it falls as long as its derivative is negative.
+        rounding. The objective is convex, so it falls along d while its derivative is negative.
         """
         x, t, g = new, 1.0, self.loss_gradient(new.mean(axis=0))
         for _ in range(10):
