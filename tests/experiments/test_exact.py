@@ -54,7 +54,7 @@ def test_ours_reaches_the_target_and_runs_are_loaded_again(measured):
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
 
 
-def test_the_best_pair_of_the_grid_counts():
+def test_the_best_pair_of_the_grid_is_used():
     results = ExactResults(
         (
             run_with_gaps(OURS, [0.5, 0.005]),

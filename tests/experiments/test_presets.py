@@ -65,7 +65,7 @@ def test_binding_budgets_differ():
     assert small.rounds == full.rounds == 300
 
 
-def test_quick_is_small_and_says_so():
+def test_quick_presets_are_small_and_labelled():
     for name in NAMES:
         quick = load_preset(name).quick()
         assert "quick, on digits" in quick.title
@@ -73,14 +73,14 @@ def test_quick_is_small_and_says_so():
         assert len(jobs([quick], seeds=3)) == sum(len(s.runs) for s in quick.settings)
 
 
-def test_seeds_are_as_many_as_asked_for_but_for_settings_that_limit_them():
+def test_settings_may_limit_the_number_of_seeds():
     sorted_shards, iid = load_preset("mnist").settings
     everything = jobs([load_preset("mnist")], seeds=3)
     assert sum(job.setting == sorted_shards for job in everything) == 12
     assert sum(job.setting == iid for job in everything) == 4
 
 
-def test_digest_changes_with_whatever_a_run_depends_on():
+def test_the_digest_depends_on_setting_run_and_seed():
     setting, other = load_preset("mnist").settings
     spec = setting.runs[0]
     digests = {
@@ -99,6 +99,6 @@ def test_the_same_run_in_two_experiments_is_run_once():
     assert len(both) - len(distinct(both)) == 1
 
 
-def test_an_unknown_experiment_lists_those_there_are():
+def test_an_unknown_experiment_gets_the_list_of_names():
     with pytest.raises(ValueError, match="no experiment 'minst'; choose from mnist, cifar10"):
         load_preset("minst")

@@ -72,7 +72,7 @@ def test_fit_finds_the_slope_with_an_interval_around_it(slope):
     assert 0.005 < noisy.high - noisy.low < 0.1
 
 
-def test_claims_follow_the_rates():
+def test_claims_depend_on_the_rates():
     good = {c.claim: c.verdict for c in claims([], rates_with_slope(-1.0))}
     assert set(good.values()) == {"holds"}
     flat = [c.verdict for c in claims([], rates_with_slope(-0.95))]
@@ -154,7 +154,7 @@ def test_bounds_of_a_config_that_the_theorem_covers(tmp_path):
         ("[[setting.run]]", "[[setting.method]]", "is now called [[setting.run]]"),
     ],
 )
-def test_broken_configs_get_a_sentence(old, new, sentence, tmp_path):
+def test_invalid_configs_get_a_sentence(old, new, sentence, tmp_path):
     path = tmp_path / "own.toml"
     path.write_text(CONFIG.replace(old, new, 1))
     with pytest.raises(ValueError, match=r"own\.toml is not a valid experiment") as caught:

@@ -88,7 +88,7 @@ def test_every_figure_is_written_with_its_data(finished, tmp_path):
     assert float(ours[0]["infeasibility[0]"]) == last.infeasibility[0]
 
 
-def test_claims_follow_the_data(finished):
+def test_claims_depend_on_the_results(finished):
     """Verdicts and numbers change with the results."""
     _, _, compared = finished
     binding = compared[0]
@@ -165,7 +165,7 @@ def test_ctrl_c_keeps_finished_runs_and_says_how_to_resume(tmp_path):
         (["data", "path", "imagenet"], "imagenet"),
     ],
 )
-def test_mistakes_get_a_sentence_and_exit_code_2(arguments, sentence, tmp_path):
+def test_invalid_arguments_get_a_sentence_and_exit_code_2(arguments, sentence, tmp_path):
     code, out, err = called(*arguments, cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
     assert code == 2
     assert sentence in err

@@ -256,6 +256,8 @@ def certify(
     Certificate(objective 2.5, gap 4.3)
     >>> certify(problem, np.zeros(2), tightening=0)
     Certificate(objective 2.5, gap 4.5)
+    >>> certify(problem, np.array([[1.0, 0.0], [4.0, 1.0]]))
+    Certificate(objective 0.25, gap 0.025)
     """
     count("certify: tightening", tightening, minimum=0)
     given = result.models if isinstance(result, Result) else np.asarray(result)
