@@ -118,7 +118,7 @@ def test_by_hand():
 
 
 def test_tightening_makes_the_gap_smaller_and_never_too_small():
-    """One set is much larger than the others, and the coupling keeps models away from its corners."""
+    """One set is much larger, and the coupling keeps models away from its corners."""
     rng = np.random.default_rng(0)
     agents = []
     for radius in (0.5, 2.0, 500.0):
