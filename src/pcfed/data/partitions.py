@@ -136,8 +136,8 @@ def dirichlet(
             return _parts(owner, num_agents)
     raise ValueError(
         f"dirichlet: no partition in {max_attempts} attempts gave each of {num_agents} agents "
-        f"{min_samples} or more samples with alpha={alpha:g}; raise alpha or max_attempts, or lower "
-        "min_samples or num_agents."
+        f"{min_samples} or more samples with alpha={alpha:g}; raise alpha or max_attempts, or "
+        "lower min_samples or num_agents."
     )
 
 
