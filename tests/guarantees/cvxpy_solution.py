@@ -1,4 +1,4 @@
-"""The joint problem by CVXPY, as an independent opinion."""
+"""The joint problem solved by CVXPY, as an independent reference."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def federation(
 
 
 def solve(problem: Problem, cases: Sequence[Case], terms: Sequence[LossTerm]) -> float:
-    """Return the least objective."""
+    """Return the optimal value."""
     x = [cp.Variable(problem.n) for _ in cases]
     mean = sum(x) / problem.m
     cost = sum(
