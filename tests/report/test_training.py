@@ -62,7 +62,7 @@ def test_a_report_says_what_came_of_the_training(pages: dict[str, Path], runs: l
     outcome = runs[1].outcome
     assert outcome is not None
     text = " ".join(page.words)
-    assert f"Their objective is {outcome.objective:.6g}" in text
+    assert f"the models have objective {outcome.objective:.6g}, at most" in text
     for each in outcome.agents:
         row = next(
             row for row in page.rows if row.startswith(each.agent) and each.constraint in row

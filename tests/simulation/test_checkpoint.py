@@ -270,7 +270,7 @@ def test_journals_that_do_not_fit_are_refused(tmp_path):
     journal.write_text("hello\n")
     with pytest.raises(ValueError, match="one record per line, but line 1 is not a record"):
         read_journal(journal)
-    with pytest.raises(ValueError, match="must be a file that can be read"):
+    with pytest.raises(ValueError, match="must be a readable file"):
         read_journal(tmp_path / "nowhere")
 
 

@@ -217,9 +217,9 @@ def test_random_output_is_the_iterate_of_the_m_block_algorithm():
 
 def _with_output_seed(problem, algorithm, seed, **options):
     """Run with batches of seed 0 but K* of another seed."""
-    original = output.stream
+    original = output.random_stream
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(output, "stream", lambda _, purpose: original(seed, purpose))
+        patch.setattr(output, "random_stream", lambda _, purpose: original(seed, purpose))
         return run(problem, algorithm, output="random", **options).models
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.paths import MODEL, REPORT
 from pcfed.federation.protocol import Fact
-from pcfed.guarantees import send_model
+from pcfed.guarantees import feasible_model
 from pcfed.problem import Agent
 from pcfed.storage.archive import save_arrays
 from pcfed.storage.atomic import write_atomically
@@ -105,7 +105,7 @@ def save_outcome(
     about : mapping
         What to say of the parameters.
     """
-    feasible = send_model(agent, model)
+    feasible = feasible_model(agent, model)
     said = {
         "what": "the feasible model of an agent of pcfed",
         "format": FORMAT,

@@ -31,7 +31,7 @@ from pcfed.federation.protocol import (
     round_of,
 )
 from pcfed.problem import Agent
-from pcfed.sampling import Batches, batch_size
+from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.result import check_format, group_of
 from pcfed.storage.archive import load_arrays, save_arrays
 from pcfed.storage.locks import exclusive_lock
@@ -132,8 +132,8 @@ class Node:
     ) -> None:
         self.name, self.agent, self.folder = name, agent, folder
         self._certificate, self._report, self._about = certificate, report, about or {}
-        size = batch_size(batch, agent.loss.size, agent=name)
-        self._batches = Batches(agent.loss.size, size)
+        size = resolve_batch_size(batch, agent.loss.size, agent=name)
+        self._batches = BatchSampler(agent.loss.size, size)
 
     @property
     def path(self) -> Path:

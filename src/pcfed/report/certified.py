@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pcfed.experiments.exact import OURS, PAPER, Case, Look, Race
+from pcfed.experiments.exact import OURS, PAPER, Case, ExactResults, GapRecord
 from pcfed.report.charts import BASELINES, Chart, Panel, Style, Trace
 from pcfed.report.measures import MEGABYTE
 
@@ -45,19 +45,19 @@ class Certified:
     charts: Sequence[Chart]
 
 
-def certified(race: Race) -> list[Certified]:
+def certified(race: ExactResults) -> list[Certified]:
     """Return the section of every case.
 
     Parameters
     ----------
-    race : Race
+    race : ExactResults
         Exact PC-FedAvg and others, measured.
     """
     return [_case(race, case) for case in race.cases]
 
 
-def _case(race: Race, case: Case) -> Certified:
-    names = race.methods(case)
+def _case(race: ExactResults, case: Case) -> Certified:
+    names = race.names(case)
     others = [name for name in names if name != OURS]
     styles = {OURS: Style("method-pc", "solid", 3.25)}
     styles |= {name: BASELINES[i % len(BASELINES)] for i, name in enumerate(others)}
@@ -82,10 +82,10 @@ def _case(race: Race, case: Case) -> Certified:
     )
 
 
-def _row(race: Race, case: Case, name: str) -> Row:
+def _row(race: ExactResults, case: Case, name: str) -> Row:
     """Return what a method reached in a case."""
     best = race.best(case, name)
-    rounds = case.rounds if name == OURS else case.others
+    rounds = case.rounds if name == OURS else case.baseline_rounds
     found = [race.first(case, name, target) for target in case.targets]
     ours = race.first(case, OURS, case.targets[1])
     same = best.at(ours.bytes) if ours else None
@@ -101,56 +101,56 @@ def _row(race: Race, case: Case, name: str) -> Row:
     )
 
 
-def _gap(look: Look) -> float:
+def _gap(look: GapRecord) -> float:
     return look.gap
 
 
-def _value(look: Look) -> float:
+def _value(look: GapRecord) -> float:
     return look.objective
 
 
-def _outside(look: Look) -> float:
+def _outside(look: GapRecord) -> float:
     return look.infeasibility
 
 
-def _round(look: Look) -> float:
+def _round(look: GapRecord) -> float:
     return float(look.round)
 
 
-def _megabytes(look: Look) -> float:
+def _megabytes(look: GapRecord) -> float:
     return look.bytes / MEGABYTE
 
 
 def _panel(
     heading: str,
     unit: str,
-    race: Race,
+    race: ExactResults,
     case: Case,
     styles: dict[str, Style],
-    quantity: Callable[[Look], float],
-    over: Callable[[Look], float],
+    quantity: Callable[[GapRecord], float],
+    over: Callable[[GapRecord], float],
 ) -> Panel:
     """Return a quantity of the best run of every method over rounds or bytes."""
     layout: dict[str, Any] = {
         "xaxis": {"title": {"text": unit}, "type": "log", "dtick": 1},
         "yaxis": {"title": {"text": ""}, "type": "log", "exponentformat": "power"},
     }
-    ends = [(name, race.best(case, name).looks) for name in styles]
+    ends = [(name, race.best(case, name).records) for name in styles]
     said = ", ".join(f"{name} {quantity(looks[-1]):.2g}" for name, looks in ends if looks)
     description = f"{heading} over {unit}, both logarithmic. At the end: {said}."
     return Panel(heading, description, list(_traces(race, case, styles, quantity, over)), layout)
 
 
 def _traces(
-    race: Race,
+    race: ExactResults,
     case: Case,
     styles: dict[str, Style],
-    quantity: Callable[[Look], float],
-    over: Callable[[Look], float],
+    quantity: Callable[[GapRecord], float],
+    over: Callable[[GapRecord], float],
 ) -> Iterator[Trace]:
     """Yield one line a method, ours last and so on top."""
     for name, style in reversed(styles.items()):
-        looks = [look for look in race.best(case, name).looks if quantity(look) > 0]
+        looks = [look for look in race.best(case, name).records if quantity(look) > 0]
         yield {
             "type": "scatter",
             "name": name,

@@ -61,7 +61,7 @@ STEPS = 5
 
 def styles(comparison: Comparison) -> dict[str, Style]:
     """Return how each method is drawn: PC-FedAvg stands out, its variants are an ordered scale."""
-    kinds = {method.name: method.algorithm for method in comparison.setting.methods}
+    kinds = {method.name: method.algorithm for method in comparison.setting.runs}
     names = list(comparison.results)
     if len(names) > 1 and all(isinstance(kinds.get(name), PCFedAvg) for name in names):
         last = max(len(names) - 1, 1)
@@ -102,7 +102,7 @@ def _losses(c: Comparison) -> Chart:
             layout_of("round", "loss"),
         )
     ]
-    steps = {method.name: method.local_steps for method in c.setting.methods}
+    steps = {method.name: method.local_steps for method in c.setting.runs}
     if len(set(steps.values())) > 1:
         panels.append(
             Panel(

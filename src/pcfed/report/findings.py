@@ -128,7 +128,7 @@ def _unfinished(c: Comparison) -> Iterator[str]:
     )
     steps = {
         method.name: method.algorithm.step
-        for method in c.setting.methods
+        for method in c.setting.runs
         if method.name in c.results
         and isinstance(method.algorithm, PCFedAvg | FedAvg | Scaffold)
         and isinstance(method.algorithm.step, float)
@@ -201,7 +201,7 @@ def _variants(measured: Sequence[MethodMeasures]) -> str:
 
 def _equal_work(c: Comparison) -> Iterator[str]:
     """Compare losses after as many local steps as the shortest run has done."""
-    steps = {method.name: method.local_steps for method in c.setting.methods}
+    steps = {method.name: method.local_steps for method in c.setting.runs}
     if len({steps[name] for name in c.results}) < 2:
         return
     work = min(steps[name] * c.results[name][0].history[-1].round for name in c.results)

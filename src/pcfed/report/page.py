@@ -11,7 +11,7 @@ from pathlib import Path
 from pcfed import data
 from pcfed.data import Dataset
 from pcfed.experiments.claims import PC, Claim, Verdict, claims
-from pcfed.experiments.exact import Race
+from pcfed.experiments.exact import ExactResults
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.summary import Comparison
 from pcfed.report.certified import Certified, certified
@@ -66,7 +66,7 @@ class Section:
         yield "rounds", str(setting.rounds)
         yield "batch", f"{100 * setting.batch:g} % of an agent's data"
         yield "seeds", str(max(len(runs) for runs in self.comparison.results.values()))
-        for method in setting.methods:
+        for method in setting.runs:
             if method.name in self.comparison.results:
                 share = f", participation {method.participation}"
                 yield (
@@ -91,7 +91,7 @@ def write_report(
     data_dir: Path | None = None,
     facts: Mapping[str, str] | None = None,
     rates: Rates | None = None,
-    race: Race | None = None,
+    race: ExactResults | None = None,
 ) -> None:
     """Write the report of experiments: one HTML file that needs nothing else, on line or off.
 
@@ -107,7 +107,7 @@ def write_report(
         How it was made (versions, machine, date), shown at the end.
     rates : Rates, optional
         The theorem, measured.
-    race : Race, optional
+    race : ExactResults, optional
         Exact PC-FedAvg and others, measured.
 
     Raises
@@ -149,7 +149,7 @@ def _render(
     found: Sequence[Claim],
     facts: Mapping[str, str],
     rates: Rates | None,
-    race: Race | None,
+    race: ExactResults | None,
 ) -> bytes:
     """Fill the template."""
     proved = theorem(rates) if rates else None

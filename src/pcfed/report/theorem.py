@@ -33,7 +33,7 @@ def theorem(rates: Rates) -> Theorem:
     sub, squares = rates.fit(_suboptimality), rates.fit(_infeasibility)
     tail = rates.tail
     seeds = len({point.seed for point in rates.points})
-    within = len(rates.points) - len(rates.broken)
+    within = len(rates.points) - len(rates.violations)
     findings = (
         f"{within} of {len(rates.points)} runs are within all three bounds.",
         f"|f − f*| falls with slope {sub}, over the longer half of the runs "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pcfed.guarantees import gap_sentence
 from pcfed.report.charts import Chart, Style
 from pcfed.report.courses import course_of, courses, looks
 from pcfed.report.measures import MEGABYTE
@@ -76,17 +77,9 @@ class View:
 
     @property
     def certificate(self) -> str | None:
-        """How far the models can be from the best, in a sentence."""
+        """The certificate of the models as one sentence."""
         found = self.run.outcome
-        if found is None:
-            return None
-        if found.gap is None or found.objective is None:
-            return f"There is no certificate: {found.reason}"
-        share = "" if found.relative_gap is None else f" ({100 * found.relative_gap:.2g} %)"
-        return (
-            f"The delivered models are all inside their sets. Their objective is "
-            f"{found.objective:.6g}, and the best possible is at most {found.gap:.3g} below{share}."
-        )
+        return None if found is None else gap_sentence(found.objective, found.gap, found.reason)
 
     @property
     def figures(self) -> dict[str, str]:

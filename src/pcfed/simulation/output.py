@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array, Workspace
-from pcfed.sampling import Purpose, stream
+from pcfed.sampling import Purpose, random_stream
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.result import State
 from pcfed.simulation.runner import Hook, Runner
@@ -36,7 +36,7 @@ class OutputIterate(Hook):
         self._averaged_rounds = 0
         if output == "random":
             lengths = [max(engine.plan.steps(index)) for index in rounds]
-            k = int(stream(engine.plan.seed, Purpose.OUTPUT).integers(sum(lengths)))
+            k = int(random_stream(engine.plan.seed, Purpose.OUTPUT).integers(sum(lengths)))
             ends = np.cumsum(lengths)
             at = int(np.searchsorted(ends, k, side="right"))
             self._index, self._steps = rounds[at], k - int(ends[at] - lengths[at])

@@ -15,8 +15,8 @@ from pcfed.algorithms import LocalContext, RunInfo
 from pcfed.arrays import Workspace
 from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
 from pcfed.problem import Agent, Problem
-from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
-from pcfed.sets import Hint
+from pcfed.sampling import BatchSampler, Purpose, Sampling, random_stream, resolve_batch_size
+from pcfed.sets import WarmStart
 from pcfed.validation import count
 
 LocalSteps = int | Sequence[int] | Callable[[int], int | Sequence[int]]
@@ -80,7 +80,7 @@ class Plan:
             self._shuffled(agent, i) if sampling == "blocks" else agent
             for i, agent in enumerate(problem.agents)
         ]
-        self._hints = [Hint() for _ in problem.agents]
+        self._warm_starts = [WarmStart() for _ in problem.agents]
         self.steps(0)
         self.present(0)
         self._max_group = min(MAX_GROUP_AGENTS, max(1, MAX_GROUP_ENTRIES // problem.n))
@@ -111,12 +111,12 @@ class Plan:
         """Return what an algorithm may know of these rounds before they begin."""
         first = [self._batches(i, rounds[0]) for i in range(self.m)]
         last = [self._batches(i, rounds[-1]) for i in range(self.m)]
-        full = all(batches.full for batches in first)
+        full = all(batches.is_full_batch for batches in first)
         return RunInfo(
             rounds=len(rounds),
             max_local_steps=self.max_local_steps(rounds),
-            batches=None if full else tuple(batches.size for batches in first),
-            noisy=not all(batches.full for batches in last),
+            batches=None if full else tuple(batches.batch_size for batches in first),
+            noisy=not all(batches.is_full_batch for batches in last),
         )
 
     def present(self, index: int) -> list[int]:
@@ -166,7 +166,7 @@ class Plan:
         """
         batches = {i: self._batches(i, index) for i in present}
         bits = [agent.loss.dtype.itemsize for agent in self._agents]
-        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].size))
+        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].batch_size))
         groups: list[list[int]] = []
         alike = groupby(order, lambda i: (steps[i], bits[i], -1 if self._small(batches[i]) else i))
         for _, members in alike:
@@ -186,16 +186,16 @@ class Plan:
             [self._batches(i, index) for i in group],
             seed=self.seed,
             index=index,
-            hints=[self._hints[i] for i in group],
+            warm_starts=[self._warm_starts[i] for i in group],
             stack=self.stack,
             workspace=workspace,
         )
 
-    def _small(self, batches: Batches) -> bool:
+    def _small(self, batches: BatchSampler) -> bool:
         """Return whether two batches fit into one block of the stack."""
-        return 2 * batches.size * self._features <= MAX_BLOCK_FEATURES
+        return 2 * batches.batch_size * self._features <= MAX_BLOCK_FEATURES
 
-    def _batches(self, i: int, index: int) -> Batches:
+    def _batches(self, i: int, index: int) -> BatchSampler:
         """Return how agent ``i`` draws batches in the round with this index."""
         if self._constant_batches is not None:
             return self._constant_batches[i]
@@ -203,10 +203,10 @@ class Plan:
         whole = isinstance(given, (int, np.integer))
         return self._batches_of_size(i, min(given, self._sizes[i]) if whole else min(given, 1.0))
 
-    def _batches_of_size(self, i: int, batch: float | int) -> Batches:
+    def _batches_of_size(self, i: int, batch: float | int) -> BatchSampler:
         """Return how agent ``i`` draws batches of a given size."""
-        size = batch_size(batch, self._sizes[i], agent=self._names[i])
-        return Batches(self._sizes[i], size, self._sampling)
+        size = resolve_batch_size(batch, self._sizes[i], agent=self._names[i])
+        return BatchSampler(self._sizes[i], size, self._sampling)
 
     def _absent(self, index: int) -> set[int]:
         """Return who is absent in a round by the schedule; after the end of a list, nobody is."""
@@ -231,10 +231,10 @@ class Plan:
         """Return the positions of ``number`` agents, drawn at random."""
         if number == self.m:
             return list(range(self.m))
-        rng = stream(self.seed, Purpose.PARTICIPATION, index=index)
+        rng = random_stream(self.seed, Purpose.PARTICIPATION, round_index=index)
         return sorted(rng.choice(self.m, number, replace=False).tolist())
 
     def _shuffled(self, agent: Agent, i: int) -> Agent:
         """Return the agent with its rows in a random order, so that blocks are slices."""
-        order = stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
-        return replace(agent, loss=agent.loss.permuted(order))
+        order = random_stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
+        return replace(agent, loss=agent.loss.permute_samples(order))

@@ -15,7 +15,7 @@ import numpy as np
 from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
-from pcfed.sampling import Purpose, Sampling, stream
+from pcfed.sampling import Purpose, Sampling, random_stream
 from pcfed.simulation.checkpoint import Checkpoint, CheckpointFiles, Checkpointing, probe_of
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.hooks import (
@@ -343,7 +343,7 @@ def _initial_state(problem: Problem, algorithm: Algorithm, x0: Start, seed: int)
 
 def _random_models(problem: Problem, seed: int) -> Float64Array:
     """Return one random point that is in every set, or else every agent's own projection of it."""
-    x: Array = stream(seed, Purpose.START).standard_normal(problem.n) / np.sqrt(problem.n)
+    x: Array = random_stream(seed, Purpose.START).standard_normal(problem.n) / np.sqrt(problem.n)
     sets = [agent.feasible_set for agent in problem.agents]
     own = problem.as_models("run: x0", np.stack([each.project(x) for each in sets]))
     # Projecting onto one set after the other converges to a common point if there is one.

@@ -77,13 +77,13 @@ def outcome_of(
         trained, tested = made.scaling.delivered(trained), made.scaling.standardised(tested)
     measure = _measure(made.problem.agents[0].loss)
     coefficients = (
-        made.problem.n if (free := made.problem.agents[0].loss.free) is None else free.start
+        made.problem.n if (free := made.problem.agents[0].loss.intercept_slice) is None else free.start
     )
     rows = []
     for i, (agent, constraint) in enumerate(
         zip(made.problem.agents, made.constraints, strict=True)
     ):
-        used, budget = constraint.budget(models[i, :coefficients]) or (None, None)
+        used, budget = constraint.budget_use(models[i, :coefficients]) or (None, None)
         own = None if local is None else agent.feasible_set.project(local.models[i])
         rows.append(
             AgentOutcome(

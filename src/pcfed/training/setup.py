@@ -19,7 +19,7 @@ from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, error_context, join_names, one_line, short_repr
 from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegression
 from pcfed.problem import Agent, Problem
-from pcfed.sampling import Purpose, batch_size, stream
+from pcfed.sampling import Purpose, random_stream, resolve_batch_size
 from pcfed.sets import ConvexSet, WholeSpace
 from pcfed.training.modules import for_module, load_module, module_loss, start_of
 from pcfed.training.standardize import Scaling
@@ -299,7 +299,9 @@ def _uneven(where: str, columns: Sequence[str], scaling: Scaling) -> Iterator[st
 def _held_out(config: Config, i: int, rows: int) -> tuple[Rows, Rows]:
     """Return an agent's rows for training and those for testing, both in the order of the file."""
     number = min(round(config.data.held_out * rows), rows - 1)
-    order = stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
+    order = (
+        random_stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
+    )
     return np.sort(order[number:]), np.sort(order[:number])
 
 
@@ -383,7 +385,7 @@ def _check_run(config: Config, problem: Problem) -> None:
             "smaller number, or a share such as 0.1."
         )
     pairs = zip(sizes, problem.names, strict=True)
-    batches = tuple(batch_size(training.batch, size, agent=name) for size, name in pairs)
+    batches = tuple(resolve_batch_size(training.batch, size, agent=name) for size, name in pairs)
     full = list(batches) == sizes
     run_info = RunInfo(
         training.rounds, training.local_steps, None if full else batches, noisy=not full

@@ -6,7 +6,7 @@ rows of all agents, $\hat x = (x - \mu) / s$ what the training sees.
 A model $\hat w, \hat b$ of $\hat x$ is the model $w_j = \hat w_j / s_j$, $b = \hat b - \sum_j w_j
 \mu_j$ of $x$. Training happens in $\hat w, \hat b$: there the l2 term and the coupling are
 measured. Constraints always speak of $w$, what is delivered: $w \in X$ means $\hat w \in \{(s_1
-v_1, .., s_n v_n) : v \in X\}$, a set that `pcfed.sets.stretched` knows exactly. Without an
+v_1, .., s_n v_n) : v \in X\}$, a set that `pcfed.sets.scale_entries` knows exactly. Without an
 intercept nothing could make up for the means, so $\mu = 0$.
 
 It takes two rounds, in which agents send sums over their rows:
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.sets import ConvexSet, stretched
+from pcfed.sets import ConvexSet, scale_entries
 
 CONSTANT = 1e-12
 """A column whose scale is this small beside its mean does not vary; its scale is then 1."""
@@ -139,7 +139,7 @@ class Scaling:
         """
         constraint.project(np.zeros(coefficients))  # refuses a set of another length
         try:
-            return stretched(constraint, np.tile(self.scale, coefficients // self.scale.size))
+            return scale_entries(constraint, np.tile(self.scale, coefficients // self.scale.size))
         except ValueError as error:
             raise ValueError(f"{error} Or set data.standardize = false.") from None
 

@@ -16,7 +16,7 @@ from scipy.special import expit, softmax
 from pcfed.arrays import Float64Array
 from pcfed.config.model_table import Model
 from pcfed.errors import did_you_mean, join_names, one_line, short_repr
-from pcfed.guarantees import send_model
+from pcfed.guarantees import feasible_model
 from pcfed.losses import Loss
 from pcfed.notebook import html_table
 from pcfed.simulation.result import Result, check_arrays, check_format
@@ -238,7 +238,7 @@ def deliver(model: Model, made: TrainingSetup, result: Result) -> TrainedModels:
         If a model cannot be moved into its set.
     """
     pairs = zip(made.problem.agents, result.models, strict=True)
-    models = np.stack([send_model(agent, x) for agent, x in pairs])
+    models = np.stack([feasible_model(agent, x) for agent, x in pairs])
     if made.scaling is not None:
         models = made.scaling.delivered(models)
         for x, constraint in zip(models, made.constraints, strict=True):  # what rounding moved
@@ -262,7 +262,7 @@ def layout_of(loss: Loss) -> Layout:
     if (named := named_shapes(loss)) is not None:
         return named
     layout = {"coefficients": loss.shape}
-    return layout if loss.free is None else {**layout, "intercept": (loss.n - loss.free.start,)}
+    return layout if loss.intercept_slice is None else {**layout, "intercept": (loss.n - loss.intercept_slice.start,)}
 
 
 # -- reading a file that anybody may have written ---------------------------------------------
