@@ -13,9 +13,10 @@ from pcfed.data import digits
 from pcfed.experiments.claims import claims
 from pcfed.experiments.summary import Comparison
 from pcfed.report import write_report
-from pcfed.report.charts import charts
-from pcfed.report.measures import measure
-from pcfed.report.optional import optional
+from pcfed.report.comparison_charts import comparison_charts
+from pcfed.report.comparison_metrics import comparison_metrics
+from pcfed.report.page import Page as ReportPage
+from pcfed.report.page import Paragraph, Section, import_optional, write_page
 from tests.report.conftest import HOSTILE
 
 
@@ -105,9 +106,20 @@ def test_the_page_is_the_same_every_time(report: Path, finished: list[Comparison
 
 def test_figures_are_valid_plotly(finished: list[Comparison]):
     for comparison in finished:
-        for chart in charts(comparison, measure(comparison, digits())):
+        for chart in comparison_charts(comparison, comparison_metrics(comparison, digits())):
             for panel in chart.panels:
                 assert len(go.Figure(panel.data, panel.layout).data) >= len(comparison.results)
+
+
+def test_a_page_without_charts_has_no_scripts(tmp_path: Path):
+    sections = [Section("one", HOSTILE, [Paragraph(HOSTILE, HOSTILE)])]
+    path = tmp_path / "page.html"
+    write_page(ReportPage("title", HOSTILE, "lead", sections, {"term": "meaning"}), path)
+    page = Page(path.read_text("utf-8"))
+    assert "script" not in page.tags
+    assert "img" not in page.tags
+    assert "button" not in page.tags  # the theme button needs a script
+    assert path.stat().st_size < 50_000
 
 
 def test_there_must_be_something_to_report(tmp_path: Path):
@@ -117,4 +129,4 @@ def test_there_must_be_something_to_report(tmp_path: Path):
 
 def test_a_missing_package_is_named_with_the_way_to_get_it():
     with pytest.raises(ImportError, match=r"nowhere is not .* pip install 'pcfed\[experiments\]'"):
-        optional("nowhere.at.all")
+        import_optional("nowhere.at.all")

@@ -1,4 +1,4 @@
-"""Numbers, sentences and pictures come from the results."""
+"""Metrics, sentences, charts and images are computed from the results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pcfed.data import digits
 from pcfed.experiments.claims import PC
 from pcfed.experiments.summary import Comparison
 from pcfed.losses import SoftmaxRegression
-from pcfed.report.charts import charts, styles
-from pcfed.report.findings import differences, findings, in_short
-from pcfed.report.measures import measure
-from pcfed.report.weights import data_url, pictures
+from pcfed.report.comparison_charts import comparison_charts, comparison_styles
+from pcfed.report.comparison_findings import differences, findings, summary
+from pcfed.report.comparison_metrics import comparison_metrics
+from pcfed.report.weight_images import data_url, weight_table
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def pixels(url: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
 
 
-def test_measures_are_those_of_the_last_models(tight: Comparison):
+def test_metrics_are_those_of_the_last_models(tight: Comparison):
     data = digits()
     test = SoftmaxRegression(data.test_images, data.test_labels, classes=10, scale=data.scale)
-    for method in measure(tight, data):
-        runs = tight.results[method.name]
-        assert method.loss == pytest.approx(np.mean([r.history[-1].loss for r in runs]))
-        assert method.loss_range[0] <= method.loss <= method.loss_range[1]
-        for i, agent in enumerate(method.agents):
+    for algorithm in comparison_metrics(tight, data):
+        runs = tight.results[algorithm.name]
+        assert algorithm.loss == pytest.approx(np.mean([r.history[-1].loss for r in runs]))
+        assert algorithm.loss_range[0] <= algorithm.loss <= algorithm.loss_range[1]
+        for i, agent in enumerate(algorithm.agents):
             models = [run.models[i] for run in runs]
             assert agent.accuracy == pytest.approx(np.mean([test.accuracy(x) for x in models]))
             assert agent.norm == pytest.approx(np.mean([np.abs(x).sum() for x in models]))
@@ -55,19 +55,19 @@ def test_measures_are_those_of_the_last_models(tight: Comparison):
             assert 0 < agent.nonzero <= 1
 
 
-def test_rows_of_agents_with_equal_measures_are_one(loose: Comparison, tight: Comparison):
-    rows = {m.name: [label for label, _ in m.rows] for m in measure(loose, digits())}
+def test_agents_with_equal_metrics_share_a_row(loose: Comparison, tight: Comparison):
+    rows = {m.name: [label for label, _ in m.rows] for m in comparison_metrics(loose, digits())}
     assert rows[PC] == rows["FedAvg"] == ["1–4"]
-    rows = {m.name: [label for label, _ in m.rows] for m in measure(tight, digits())}
+    rows = {m.name: [label for label, _ in m.rows] for m in comparison_metrics(tight, digits())}
     assert rows[PC] == rows["FedAvg"] == ["1", "2", "3", "4"]
 
 
 def test_the_text_says_whether_the_constraint_binds(loose: Comparison, tight: Comparison):
-    said = findings(loose, measure(loose, digits()))
+    said = findings(loose, comparison_metrics(loose, digits()))
     assert "its constraint never bound" in said[0]
-    assert any("had not arrived" in each and "γ/m = 0.0075" in each for each in said)
-    assert any("no personalisation to see" in each for each in said)
-    said = findings(tight, measure(tight, digits()))
+    assert any("had not converged" in each and "γ/m = 0.0075" in each for each in said)
+    assert any("shows no personalisation" in each for each in said)
+    said = findings(tight, comparison_metrics(tight, digits()))
     assert "The constraint binds" in said[0]
     assert "infeasible for agents 1" in said[0]
     assert any("different models" in each for each in said)
@@ -75,15 +75,15 @@ def test_the_text_says_whether_the_constraint_binds(loose: Comparison, tight: Co
 
 @pytest.mark.parametrize(("factor", "side"), [(0.5, "below"), (2.0, "above")])
 def test_directions_follow_the_numbers(loose: Comparison, factor: float, side: str):
-    measured = measure(loose, digits())
-    best = min(method.loss for method in measured if method.name != PC)
-    measured = [replace(m, loss=factor * best) if m.name == PC else m for m in measured]
+    metrics = comparison_metrics(loose, digits())
+    best = min(m.loss for m in metrics if m.name != PC)
+    metrics = [replace(m, loss=factor * best) if m.name == PC else m for m in metrics]
     percent = f"{abs(factor - 1) * 100:.0f} %"
-    assert f"{percent} {side} the best of the others" in in_short(loose, measured)
+    assert f"{percent} {side} the best of the others" in summary(loose, metrics)
 
 
 def test_variants_are_compared_at_equal_work(steps: Comparison):
-    said = in_short(steps, measure(steps, digits()))
+    said = summary(steps, comparison_metrics(steps, digits()))
     assert said.startswith("Loss at the end, from the lowest: 40 local steps")
     assert "At equal work, after 3 local steps" in said
 
@@ -93,44 +93,45 @@ def test_a_smaller_experiment_says_so(loose: Comparison):
 
 
 def test_lines_lie_in_their_bands_and_end_where_the_run_did(tight: Comparison):
-    _, infeasibility, bars = charts(tight, measure(tight, digits()))
+    _, infeasibility, bars = comparison_charts(tight, comparison_metrics(tight, digits()))
     assert len(infeasibility.panels) == 4
     for i, panel in enumerate(infeasibility.panels):
         for low, high, line in zip(
             panel.data[::3], panel.data[1::3], panel.data[2::3], strict=True
         ):
-            end = tight.last(line["meta"]["method"], lambda r, i=i: float(r.infeasibility[i]))
+            end = tight.last(line["meta"]["series"], lambda r, i=i: float(r.infeasibility[i]))
             assert line["y"][-1] == pytest.approx(end, rel=1e-4)
             assert np.all(np.array(low["y"]) <= np.array(line["y"]) * (1 + 1e-4))
             assert np.all(np.array(high["y"]) * (1 + 1e-4) >= np.array(line["y"]))
     for bar in bars.panels[0].data:
-        share = 100 * tight.norms(bar["meta"]["method"]) / np.array(tight.setting.budgets, float)
+        share = 100 * tight.norms(bar["meta"]["series"]) / np.array(tight.setting.budgets, float)
         assert bar["y"] == pytest.approx(share.tolist(), abs=0.01)
 
 
 def test_feasible_throughout_is_a_sentence_and_not_four_empty_charts(loose: Comparison):
-    infeasibility = charts(loose, measure(loose, digits()))[1]
+    infeasibility = comparison_charts(loose, comparison_metrics(loose, digits()))[1]
     assert not infeasibility.panels
-    assert "no method left any agent's set" in infeasibility.caption
+    assert "feasible in every evaluated round" in infeasibility.caption
 
 
-def test_styles_tell_methods_apart(loose: Comparison, steps: Comparison):
+def test_every_algorithm_has_its_own_style(loose: Comparison, steps: Comparison):
     for comparison in (loose, steps):
-        assert len(set(styles(comparison).values())) == len(comparison.results)
-    looks = styles(loose)
-    assert looks[PC].width > max(look.width for name, look in looks.items() if name != PC)
+        assert len(set(comparison_styles(comparison).values())) == len(comparison.results)
+    styles = comparison_styles(loose)
+    assert styles[PC].width > max(style.width for name, style in styles.items() if name != PC)
 
 
-def test_pictures_have_a_row_per_different_model(loose: Comparison, tight: Comparison):
-    found = pictures(loose, digits())
-    assert found is not None
-    assert [row.agents for row in found.rows] == ["agents 1–4"] * 4
-    found = pictures(tight, digits())
-    assert found is not None
-    own = [row for row in found.rows if row.method == PC]
-    assert [row.agents for row in own] == [f"agent {i}" for i in (1, 2, 3, 4)]
-    assert all(len(row.tiles) == 10 for row in own)
-    assert pixels(own[0].tiles[0].url).shape == (8, 8, 4)
+def test_weight_images_have_a_row_per_distinct_model(loose: Comparison, tight: Comparison):
+    table = weight_table(loose, digits())
+    assert table is not None
+    assert [row[0].note.partition(",")[0] for row in table.groups[0].rows] == ["agents 1–4"] * 4
+    table = weight_table(tight, digits())
+    assert table is not None
+    own = [row for row in table.groups[0].rows if row[0].text == PC]
+    agents = [row[0].note.partition(",")[0] for row in own]
+    assert agents == [f"agent {i}" for i in (1, 2, 3, 4)]
+    assert all(len(row) == 1 + 10 for row in own)
+    assert pixels(own[0][1].image).shape == (8, 8, 4)
 
 
 def test_a_pixel_shows_sign_and_size_and_zero_shows_the_page():

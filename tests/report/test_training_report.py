@@ -14,8 +14,16 @@ import plotly.graph_objects as go
 import pytest
 from playwright.sync_api import Browser
 
-from pcfed.report.courses import MOST_POINTS, course_of, courses, looks, thinned
-from pcfed.report.training import differences, titled, view_of, write_training_report
+from pcfed.report import write_training_report
+from pcfed.report.charts import series_styles
+from pcfed.report.training_charts import (
+    MAX_POINTS,
+    agents_chart,
+    compared_runs_chart,
+    overall_chart,
+    subsampled,
+)
+from pcfed.report.training_report import compared_settings, run_metrics, runs_by_title
 from pcfed.training import prepare
 from pcfed.training.example import write_example
 from pcfed.training.saved import SavedRun, open_run
@@ -77,15 +85,15 @@ def test_a_report_says_what_came_of_the_training(pages: dict[str, Path], runs: l
 
 
 def test_side_by_side_are_only_settings_that_differ(runs: list[SavedRun]):
-    found = differences(runs)
+    found = compared_settings(runs)
     assert found["training.rounds"] == ["20", "8"]
     assert found["algorithm.exact"] == ["True", "False"]
     assert "training.seed" not in found
-    assert differences([runs[0], runs[0]]) == {}
-    assert list(titled([runs[0], runs[0]]))[1].endswith("exact (2)")
-    figures = view_of("", "", runs[0]).figures
-    assert figures["rounds"] == "20"
-    assert float(figures["relative gap"]) == pytest.approx(runs[0].outcome.relative_gap, rel=0.01)
+    assert compared_settings([runs[0], runs[0]]) == {}
+    assert list(runs_by_title([runs[0], runs[0]]))[1].endswith("exact (2)")
+    metrics = run_metrics(runs[0])
+    assert metrics["rounds"] == "20"
+    assert float(metrics["relative gap"]) == pytest.approx(runs[0].outcome.relative_gap, rel=0.01)
 
 
 def test_names_are_escaped_and_nothing_is_loaded(pages: dict[str, Path]):
@@ -103,24 +111,24 @@ def test_names_are_escaped_and_nothing_is_loaded(pages: dict[str, Path]):
 
 def test_lines_end_where_the_run_did(runs: list[SavedRun]):
     run = runs[0]
-    whole, each = course_of(run)[1]
+    overall, each = overall_chart(run), agents_chart(run)
     last = run.history[-1]
-    assert whole.panels[0].data[0]["y"][-1] == pytest.approx(last.objective, rel=1e-4)
+    assert overall.panels[0].data[0]["y"][-1] == pytest.approx(last.objective, rel=1e-4)
     distances, scores = each.panels
     for i, line in enumerate(scores.data):
         assert line["y"][-1] == pytest.approx(last.test_accuracy[i], rel=1e-4)
     assert len(distances.data) == 5
     assert all(y is None or y > 0 for line in distances.data for y in line["y"])
-    together = courses(titled(runs))[0]
-    for panel in (*whole.panels, *each.panels, *together.panels):
+    compared = compared_runs_chart(runs_by_title(runs))[0]
+    for panel in (*overall.panels, *each.panels, *compared.panels):
         assert go.Figure(panel.data, panel.layout).data
 
 
 def test_long_histories_and_many_agents_stay_readable(runs: list[SavedRun]):
-    many = thinned([replace(runs[0].history[0], round=i) for i in range(10_000)])
-    assert len(many) == MOST_POINTS
+    many = subsampled([replace(runs[0].history[0], round=i) for i in range(10_000)])
+    assert len(many) == MAX_POINTS
     assert (many[0].round, many[-1].round) == (0, 9_999)
-    styles = looks(map(str, range(20)))
+    styles = series_styles(map(str, range(20)))
     assert len({(style.colour, style.dash) for style in styles.values()}) == 20
 
 
@@ -151,7 +159,7 @@ def test_pages_in_a_browser(browser: Browser, pages: dict[str, Path], name: str,
             "[...document.querySelectorAll('.plot')].flatMap(p => p.data).filter(t => t.visible)"
         )
         before = tab.evaluate(f"{shown}.length")
-        tab.locator("button.method").first.click()
+        tab.locator("button.series").first.click()
         assert tab.evaluate(f"{shown}.length") < before
 
 
@@ -174,7 +182,7 @@ def test_the_commands(folder: Path, tmp_path: Path):
 
 WRONG = {
     "nothing there": (["report", "nowhere"], "must be the folder of a training, got none"),
-    "only one": (["compare", "exact"], "give at least two folders, got exact"),
+    "only one": (["compare", "exact"], "give at least two run directories, got exact"),
     "one is none": (["compare", "exact", "data"], "data must be the folder of a training"),
 }
 
