@@ -69,14 +69,16 @@ def _table(race: Race, case: Case, styles: Mapping[str, Style]) -> Table:
         rounds = case.rounds if name == OURS else case.others
         reached = [race.first(case, name, target) for target in case.targets]
         cells = [
-            f"{look.round} rounds, {look.bytes / MEGABYTE:.3g} MB" if look else f"not in {rounds}"
+            Cell(f"{look.round} rounds", note=f"{look.bytes / MEGABYTE:.3g} MB")
+            if look
+            else Cell(f"not in {rounds}")
             for look in reached
         ]
         pairs = f", best of {len(race.of(case, name))} pairs" if name == PAPER else ""
-        cells.append(f"{best.smallest_gap:.2g} ({best.status}{pairs})")
+        cells.append(Cell(f"{best.smallest_gap:.2g}", note=f"{best.status}{pairs}"))
         same_bytes = best.at(ours.bytes) if ours else None
-        cells.append(f"{same_bytes.infeasibility:.2g}" if same_bytes else "–")
-        rows.append([Cell(name, heading="rowgroup", style=style), *map(Cell, cells)])
+        cells.append(Cell(f"{same_bytes.infeasibility:.2g}" if same_bytes else "–"))
+        rows.append([Cell(name, heading="rowgroup", style=style), *cells])
     hint = (
         "Infeasibility at equal bytes: the largest distance of a model from its set when the "
         "algorithm had sent as many bytes as exact PC-FedAvg needed for the second gap."

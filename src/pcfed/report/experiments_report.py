@@ -128,12 +128,7 @@ def write_report(
     sections = [_claims_section(claims(comparisons, rates, race))]
     if comparisons:
         sections.append(_summary_section(comparisons, metrics))
-    experiments: dict[str, list[Section]] = {}
-    for comparison, dataset, values in zip(comparisons, datasets, metrics, strict=True):
-        section = _comparison_section(comparison, dataset, values)
-        experiments.setdefault(comparison.preset.title, []).append(section)
-    for title, group in experiments.items():
-        sections.append(Section(f"{group[0].id}-experiment", title, [], group))
+    sections += _experiment_sections(comparisons, datasets, metrics)
     if race:
         sections.append(exact_section(race))
     if rates:
@@ -199,6 +194,20 @@ def _summary_section(
     items = {each.title: summary(each, m) for each, m in zip(comparisons, metrics, strict=True)}
     links = {each.title: each.slug for each in comparisons}
     return Section("summary", "Summary", [Definitions(items, links=links)])
+
+
+def _experiment_sections(
+    comparisons: Sequence[Comparison],
+    datasets: Sequence[Dataset],
+    metrics: Sequence[Sequence[AlgorithmMetrics]],
+) -> Iterator[Section]:
+    """Yield a section per experiment, with a subsection per comparison."""
+    experiments: dict[str, list[Section]] = {}
+    for comparison, dataset, values in zip(comparisons, datasets, metrics, strict=True):
+        section = _comparison_section(comparison, dataset, values)
+        experiments.setdefault(comparison.preset.title, []).append(section)
+    for title, sections in experiments.items():
+        yield Section(f"{sections[0].id}-experiment", title, [], sections)
 
 
 def _comparison_section(

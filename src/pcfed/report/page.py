@@ -33,7 +33,7 @@ class BulletList:
     """A list of sentences, the most important first."""
 
     template: ClassVar = "bullet_list"
-    items: Sequence[str]
+    entries: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Definitions:
     """Terms with their definitions; ``links`` are the ids of the sections of some terms."""
 
     template: ClassVar = "definitions"
-    items: Mapping[str, str]
+    entries: Mapping[str, str]
     css_class: str = "summary"
     links: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Details:
 
     template: ClassVar = "details"
     summary: str
-    items: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
 
 

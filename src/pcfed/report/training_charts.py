@@ -15,9 +15,14 @@ Quantity = Callable[[Record], float]
 Lines = Mapping[str, tuple[Sequence[Record], Quantity]]
 
 MAX_POINTS = 600
-"""Largest number of points of a line; more could not be told apart on a screen."""
+"""Largest number of points of a line; a screen cannot show more."""
 MAX_LINES = 8
 """Largest number of agents with a line of their own."""
+
+DISTANCE_CAPTION = (
+    "The models are shown before they are made feasible. A distance of zero (feasible) cannot be "
+    "shown on a logarithmic axis."
+)
 
 
 def agent_styles(run: SavedRun) -> dict[str, Style]:
@@ -51,10 +56,7 @@ def agents_chart(run: SavedRun) -> Chart:
     panels = [panel("Distance from the agent's set", "distance", "infeasibility", log=True)]
     if _has_scores(history):
         panels.append(panel("Score on held-out rows", "score", "test_accuracy"))
-    caption = (
-        "The models are shown before they are made feasible. A distance of zero (feasible) "
-        "cannot be shown on a logarithmic axis."
-    )
+    caption = DISTANCE_CAPTION
     if len(drawn) < len(run.names):
         caption += (
             f" Only the {len(drawn)} agents with the largest distances are drawn, "
@@ -81,11 +83,7 @@ def compared_runs_chart(runs: Mapping[str, SavedRun]) -> list[Chart]:
     ]
     if all(_has_scores(history) for history in histories.values()):
         panels.append(panel("Mean score on held-out rows", "score", _mean_score))
-    caption = (
-        "The models are shown before they are made feasible. A distance of zero (feasible) "
-        "cannot be shown on a logarithmic axis."
-    )
-    return [Chart("All trainings", caption, panels)]
+    return [Chart("All trainings", DISTANCE_CAPTION, panels)]
 
 
 def subsampled(history: Sequence[Record]) -> list[Record]:
