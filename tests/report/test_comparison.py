@@ -63,14 +63,14 @@ def test_agents_with_equal_metrics_share_a_row(loose: Comparison, tight: Compari
 
 
 def test_the_text_says_whether_the_constraint_binds(loose: Comparison, tight: Comparison):
-    said = findings(loose, comparison_metrics(loose, digits()))
-    assert "its constraint never bound" in said[0]
-    assert any("had not converged" in each and "γ/m = 0.0075" in each for each in said)
-    assert any("shows no personalisation" in each for each in said)
-    said = findings(tight, comparison_metrics(tight, digits()))
-    assert "The constraint binds" in said[0]
-    assert "infeasible for agents 1" in said[0]
-    assert any("different models" in each for each in said)
+    sentences = findings(loose, comparison_metrics(loose, digits()))
+    assert "its constraint never bound" in sentences[0]
+    assert any("had not converged" in each and "γ/m = 0.0075" in each for each in sentences)
+    assert any("shows no personalisation" in each for each in sentences)
+    sentences = findings(tight, comparison_metrics(tight, digits()))
+    assert "The constraint binds" in sentences[0]
+    assert "infeasible for agents 1" in sentences[0]
+    assert any("different models" in each for each in sentences)
 
 
 @pytest.mark.parametrize(("factor", "side"), [(0.5, "below"), (2.0, "above")])
@@ -83,12 +83,12 @@ def test_directions_follow_the_numbers(loose: Comparison, factor: float, side: s
 
 
 def test_variants_are_compared_at_equal_work(steps: Comparison):
-    said = summary(steps, comparison_metrics(steps, digits()))
-    assert said.startswith("Loss at the end, from the lowest: 40 local steps")
-    assert "At equal work, after 3 local steps" in said
+    text = summary(steps, comparison_metrics(steps, digits()))
+    assert text.startswith("Loss at the end, from the lowest: 40 local steps")
+    assert "At equal work, after 3 local steps" in text
 
 
-def test_a_smaller_experiment_says_so(loose: Comparison):
+def test_a_smaller_experiment_is_named_as_such(loose: Comparison):
     assert differences(loose) == ["data digits instead of mnist", "rounds 3 instead of 100"]
 
 
@@ -108,7 +108,7 @@ def test_lines_lie_in_their_bands_and_end_where_the_run_did(tight: Comparison):
         assert bar["y"] == pytest.approx(share.tolist(), abs=0.01)
 
 
-def test_feasible_throughout_is_a_sentence_and_not_four_empty_charts(loose: Comparison):
+def test_feasible_models_get_a_sentence_instead_of_empty_charts(loose: Comparison):
     infeasibility = comparison_charts(loose, comparison_metrics(loose, digits()))[1]
     assert not infeasibility.panels
     assert "feasible in every evaluated round" in infeasibility.caption
@@ -134,7 +134,7 @@ def test_weight_images_have_a_row_per_distinct_model(loose: Comparison, tight: C
     assert pixels(own[0][1].image).shape == (8, 8, 4)
 
 
-def test_a_pixel_shows_sign_and_size_and_zero_shows_the_page():
+def test_a_pixel_shows_sign_and_size_and_zero_is_transparent():
     image = pixels(data_url(np.array([[0.0, 0.5], [-1.0, 3.0]])))
     red, blue, opacity = image[..., 0].astype(int), image[..., 2].astype(int), image[..., 3]
     assert opacity.tolist() == [[0, pytest.approx(128, abs=2)], [255, 255]]

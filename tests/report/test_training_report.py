@@ -1,4 +1,4 @@
-"""Reports of trainings: what is in them, in the file and in a real browser."""
+"""Reports on trainings: their contents, in the file and in a real browser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pcfed.training.example import write_example
 from pcfed.training.saved import SavedRun, open_run
 from tests.report.conftest import HOSTILE
 from tests.report.test_browser import WIDTHS, draw_all, opened
-from tests.report.test_page import Page
+from tests.report.test_page import ParsedPage
 
 ODD = 'a<b>&"c'
 """A name that would break a page that does not escape."""
@@ -37,7 +37,7 @@ ODD = 'a<b>&"c'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two trainings of the example, one with a hostile name and 12 rounds less."""
+    """Two trainings of the example, one with a hostile name and 12 fewer rounds."""
     folder = tmp_path_factory.mktemp("runs")
     config = write_example(folder)[0]
     text = config.read_text().replace("rounds = 60", "rounds = 20")
@@ -65,8 +65,8 @@ def pages(folder: Path, runs: list[SavedRun]) -> dict[str, Path]:
     return paths
 
 
-def test_a_report_says_what_came_of_the_training(pages: dict[str, Path], runs: list[SavedRun]):
-    page = Page(pages["one"].read_text("utf-8"))
+def test_a_report_has_the_results_of_the_training(pages: dict[str, Path], runs: list[SavedRun]):
+    page = ParsedPage(pages["one"].read_text("utf-8"))
     outcome = runs[1].outcome
     assert outcome is not None
     text = " ".join(page.words)
@@ -84,7 +84,7 @@ def test_a_report_says_what_came_of_the_training(pages: dict[str, Path], runs: l
     assert "algorithm.exact" in page.words
 
 
-def test_side_by_side_are_only_settings_that_differ(runs: list[SavedRun]):
+def test_only_settings_that_differ_are_compared(runs: list[SavedRun]):
     found = compared_settings(runs)
     assert found["training.rounds"] == ["20", "8"]
     assert found["algorithm.exact"] == ["True", "False"]
@@ -99,7 +99,7 @@ def test_side_by_side_are_only_settings_that_differ(runs: list[SavedRun]):
 def test_names_are_escaped_and_nothing_is_loaded(pages: dict[str, Path]):
     for path in pages.values():
         text = path.read_text("utf-8")
-        page = Page(text)
+        page = ParsedPage(text)
         assert HOSTILE not in text
         assert any(HOSTILE in words for words in page.words)
         assert any(ODD in words for words in page.words)
@@ -132,12 +132,12 @@ def test_long_histories_and_many_agents_stay_readable(runs: list[SavedRun]):
     assert len({(style.colour, style.dash) for style in styles.values()}) == 20
 
 
-def test_an_unfinished_training_is_reported_as_far_as_it_is(folder: Path, tmp_path: Path):
+def test_an_unfinished_training_has_a_report(folder: Path, tmp_path: Path):
     shutil.copytree(folder / "exact", tmp_path / "part")
     for name in ("outcome.json", "models.npz", "result.npz", "log.txt"):
         (tmp_path / "part" / name).unlink()
     write_training_report([open_run(tmp_path / "part")], tmp_path / "page.html")
-    page = Page((tmp_path / "page.html").read_text("utf-8"))
+    page = ParsedPage((tmp_path / "page.html").read_text("utf-8"))
     assert any("Not finished." in words for words in page.words)
     assert any(row.startswith("hillside") and "LinfBall" in row for row in page.rows)
     (tmp_path / "part" / "history.jsonl").unlink()
@@ -165,8 +165,10 @@ def test_pages_in_a_browser(browser: Browser, pages: dict[str, Path], name: str,
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "pcfed", *arguments]
-    wide = {**os.environ, "COLUMNS": "160"}
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=wide)
+    environment = {**os.environ, "COLUMNS": "160"}
+    return subprocess.run(
+        line, cwd=folder, capture_output=True, text=True, timeout=120, env=environment
+    )
 
 
 def test_the_commands(folder: Path, tmp_path: Path):
@@ -188,7 +190,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_mistakes_are_one_sentence(name: str, folder: Path):
+def test_errors_are_one_sentence(name: str, folder: Path):
     arguments, expected = WRONG[name]
     done = command(folder, *arguments)
     assert done.returncode == 2

@@ -127,11 +127,11 @@ def _unfinished(c: Comparison) -> Iterator[str]:
         f"in the last {after.round - before.round} rounds."
     )
     steps = {
-        method.name: method.algorithm.step
-        for method in c.setting.methods
-        if method.name in c.results
-        and isinstance(method.algorithm, PCFedAvg | FedAvg | Scaffold)
-        and isinstance(method.algorithm.step, float)
+        run.name: run.algorithm.step
+        for run in c.setting.methods
+        if run.name in c.results
+        and isinstance(run.algorithm, PCFedAvg | FedAvg | Scaffold)
+        and isinstance(run.algorithm.step, float)
     }
     if PC in steps:
         mean_step = steps.pop(PC) / len(c.setting.constraints)
@@ -201,7 +201,7 @@ def _ranking(metrics: Sequence[AlgorithmMetrics]) -> str:
 
 def _equal_work(c: Comparison) -> Iterator[str]:
     """Yield the losses after as many local steps as the shortest run has done, if they differ."""
-    steps = {method.name: method.local_steps for method in c.setting.methods}
+    steps = {run.name: run.local_steps for run in c.setting.methods}
     if len({steps[name] for name in c.results}) < 2:
         return
     work = min(steps[name] * c.results[name][0].history[-1].round for name in c.results)

@@ -69,22 +69,27 @@ def _table(race: Race, case: Case, styles: Mapping[str, Style]) -> Table:
         rounds = case.rounds if name == OURS else case.others
         reached = [race.first(case, name, target) for target in case.targets]
         cells = [
-            Cell(f"{look.round} rounds", note=f"{look.bytes / MEGABYTE:.3g} MB")
-            if look
+            Cell(f"{record.round} rounds", note=f"{_megabytes(record):.3g} MB")
+            if record
             else Cell(f"not in {rounds}")
-            for look in reached
+            for record in reached
         ]
         pairs = f", best of {len(race.of(case, name))} pairs" if name == PAPER else ""
         cells.append(Cell(f"{best.smallest_gap:.2g}", note=f"{best.status}{pairs}"))
         same_bytes = best.at(ours.bytes) if ours else None
         cells.append(Cell(f"{same_bytes.infeasibility:.2g}" if same_bytes else "–"))
-        rows.append([Cell(name, heading="rowgroup", style=style), *cells])
+        rows.append([Cell(name, heading="row", style=style), *cells])
     hint = (
         "Infeasibility at equal bytes: the largest distance of a model from its set when the "
         "algorithm had sent as many bytes as exact PC-FedAvg needed for the second gap."
     )
-    groups = [RowGroup(rows)]
-    return Table("Rounds and bytes", [Cell(name) for name in columns], groups, hint=hint)
+    return Table(
+        "Rounds and bytes",
+        [Cell(name) for name in columns],
+        [RowGroup(rows)],
+        "numbers agents",
+        hint=hint,
+    )
 
 
 def _panel(
@@ -99,26 +104,26 @@ def _panel(
     """Return a quantity of the best run of every algorithm, over rounds or megabytes."""
     lines = {}
     for name in styles:
-        looks = race.best(case, name).looks
-        lines[name] = Line([over(look) for look in looks], [quantity(look) for look in looks])
+        records = race.best(case, name).looks
+        lines[name] = Line([over(r) for r in records], [quantity(r) for r in records])
     return line_panel(heading, lines, styles, x_title, "", on_top=OURS, log_x=True, log_y=True)
 
 
-def _gap(look: Look) -> float:
-    return look.gap
+def _gap(record: Look) -> float:
+    return record.gap
 
 
-def _objective(look: Look) -> float:
-    return look.objective
+def _objective(record: Look) -> float:
+    return record.objective
 
 
-def _infeasibility(look: Look) -> float:
-    return look.infeasibility
+def _infeasibility(record: Look) -> float:
+    return record.infeasibility
 
 
-def _round(look: Look) -> float:
-    return float(look.round)
+def _round(record: Look) -> float:
+    return float(record.round)
 
 
-def _megabytes(look: Look) -> float:
-    return look.bytes / MEGABYTE
+def _megabytes(record: Look) -> float:
+    return record.bytes / MEGABYTE

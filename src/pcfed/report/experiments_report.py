@@ -253,12 +253,12 @@ def _settings(comparison: Comparison, dataset: Dataset) -> Iterator[tuple[str, s
     yield "rounds", str(setting.rounds)
     yield "batch", f"{100 * setting.batch:g} % of an agent's data"
     yield "seeds", str(max(len(runs) for runs in comparison.results.values()))
-    for method in setting.methods:
-        if method.name in comparison.results:
-            text = f"{method.algorithm!r}, {method.local_steps} local steps"
-            if method.participation != 1.0:
-                text += f", participation {method.participation}"
-            yield method.name, text
+    for run in setting.methods:
+        if run.name in comparison.results:
+            text = f"{run.algorithm!r}, {run.local_steps} local steps"
+            if run.participation != 1.0:
+                text += f", participation {run.participation}"
+            yield run.name, text
 
 
 def _metrics_table(metrics: Sequence[AlgorithmMetrics], styles: Mapping[str, Style]) -> Table:
