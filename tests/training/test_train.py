@@ -158,7 +158,7 @@ def test_signals_finish_the_round_and_say_how_to_go_on(number, tmp_path):
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == 130
-    assert "all saved. Go on with: pcfed train train.toml --out 'my run'" in said
+    assert "all are saved. Resume with: pcfed train train.toml --out 'my run'" in said
 
 
 def test_refusals_are_told_and_logged(tmp_path):
