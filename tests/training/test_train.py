@@ -72,25 +72,25 @@ def test_more_rounds_go_on_where_it_was(tmp_path):
 REFUSED = {
     "another training": (
         lambda path, run: path.write_text(CONFIG.replace("0.5", "0.25")),
-        "holds another training: the configuration or the data have changed",
+        "contains another training: the configuration or the data have changed",
     ),
     "other data": (
         lambda path, run: (path.parent / "north.csv").write_text(
             "area,rooms,load\n1,2,1\n2,1,2\n3,1,1\n"
         ),
-        "holds another training",
+        "contains another training",
     ),
     "something else": (
         lambda path, run: (run / "config.json").unlink(),
-        "must be a folder of a training, or new",
+        "must be a new directory or one of a training",
     ),
     "damaged": (
         lambda path, run: (run / "config.json").write_text("{"),
-        "must say what is trained here, and is damaged",
+        "must be the configuration of a training, and is damaged",
     ),
     "another version": (
         lambda path, run: (run / "config.json").write_text('{"format": 9, "digest": ""}'),
-        "has format 9, and this version knows 1",
+        "has format 9, and this version of pcfed reads 1",
     ),
 }
 
@@ -109,7 +109,7 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(name, tmp_path):
 
 def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(ValueError, match="must be a folder of a training, or new"):
+    with pytest.raises(ValueError, match="must be a new directory or one of a training"):
         prepare(folder_with(tmp_path, config=CONFIG), tmp_path / "run")
     assert (tmp_path / "run").read_text() == "mine"
 
@@ -158,7 +158,7 @@ def test_signals_finish_the_round_and_say_how_to_go_on(number, tmp_path):
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == 130
-    assert "all saved. Go on with: pcfed train train.toml --out 'my run'" in said
+    assert "all are saved. Resume with: pcfed train train.toml --out 'my run'" in said
 
 
 def test_refusals_are_told_and_logged(tmp_path):

@@ -26,22 +26,23 @@ INTERNAL = ("title", "in_digest")
 
 
 class _TomlSchema(GenerateJsonSchema):
-    """TOML has no null: keys whose default is None are left out instead."""
+    """TOML has no null, and the defaults of a table are those of its keys."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         found = super().default_schema(schema)
-        if "default" in found and found["default"] is None:
-            del found["default"]
+        if found.get("default") is None or isinstance(found["default"], dict):
+            found.pop("default", None)
         return found
 
 
 def schema_of(model: type[BaseModel]) -> Schema:
     """Return the JSON schema of a file or a table, without references."""
     schema = model.model_json_schema(schema_generator=_TomlSchema)
-    return _inlined(schema, schema.pop("$defs", {}))
+    inlined: Schema = _inlined(schema, schema.pop("$defs", {}))
+    return inlined
 
 
 def _inlined(schema: Any, definitions: Mapping[str, Schema]) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from pcfed.algorithms import Algorithm
 from pcfed.algorithms.registry import to_mapping
@@ -41,7 +42,7 @@ from pcfed.sets import ConvexSet, WholeSpace
 Dtype = Literal["float64", "float32"]
 LINEAR_KEYS = ("kind", "intercept", "l2")
 TORCH_KEYS = ("kind", "module", "loss")
-NOT_IN_DIGEST = {"in_digest": False}
+NOT_IN_DIGEST: JsonDict = {"in_digest": False}
 """Marks keys that change no number of any round, so that a run may be resumed with other values."""
 
 

@@ -191,7 +191,7 @@ class _Search:
         self.problem = problem.to_float64() if goal < LOW_ACCURACY else problem
         self.rho, self.goal = rho, goal
         self.sigma = np.array([[agent.coupling] for agent in problem.agents])
-        self.hints = [WarmStart() for _ in problem.agents]
+        self.warm_starts = [WarmStart() for _ in problem.agents]
         self.m = problem.m
         self.start_time = self.shown_time = time.perf_counter()
         self.iterations = self.gradients = self.iterations_without_progress = 0
@@ -232,7 +232,7 @@ class _Search:
 
     def project(self, x: Float64Array) -> Float64Array:
         """Return every agent's projection."""
-        rows = zip(self.problem.agents, x, self.hints, strict=True)
+        rows = zip(self.problem.agents, x, self.warm_starts, strict=True)
         return np.stack([a.feasible_set.project_unchecked(r, warm_start=h) for a, r, h in rows])
 
     def prox(self, x: Float64Array, L: float) -> Float64Array:

@@ -117,13 +117,13 @@ def tighten(
         return best
     if witness is not None:
         best = min(best, evaluate(witness), key=lambda each: each.gap)
-    hints = [WarmStart() for _ in agents]
+    warm_starts = [WarmStart() for _ in agents]
 
     def gradient_step(y: Float64Array) -> Float64Array:
         force = sigma * (y - y.mean(axis=0))
         new: Float64Array = y - (gradient + force - force.mean(axis=0)) / L
-        for agent, row, hint in zip(agents, new, hints, strict=True):
-            agent.feasible_set.project_unchecked(row, row, hint)
+        for agent, row, warm_start in zip(agents, new, warm_starts, strict=True):
+            agent.feasible_set.project_unchecked(row, row, warm_start)
         return new
 
     gaps = [best.gap]
