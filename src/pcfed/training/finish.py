@@ -80,7 +80,9 @@ def outcome_of(
         )
     measure = _measure(made.problem.agents[0].loss)
     coefficients = (
-        made.problem.n if (free := made.problem.agents[0].loss.intercept_slice) is None else free.start
+        made.problem.n
+        if (free := made.problem.agents[0].loss.intercept_slice) is None
+        else free.start
     )
     rows = []
     for i, (agent, constraint) in enumerate(

@@ -249,7 +249,9 @@ def _sorted_names(names: Sequence[str] | dict[str, Any]) -> list[str]:
 def _split_rows(config: Config, i: int, rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return agent i's rows for training and for testing, both in the order of the file."""
     num_test = min(round(config.data.held_out * rows), rows - 1)
-    order = random_stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
+    order = (
+        random_stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
+    )
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pcfed.algorithms import Algorithm, PCFedAvg
-from pcfed.algorithms.base import CAUTION
+from pcfed.algorithms.base import STEP_FACTOR
 from pcfed.problem import Problem
 from pcfed.simulation import Evaluation
 from pcfed.storage.atomic import write_atomically
@@ -42,7 +42,7 @@ def first_step(algorithm: Algorithm, problem: Problem, halvings: int = 0) -> Alg
         return algorithm
     personal = isinstance(algorithm, PCFedAvg)
     curvature = 1 / problem.m + problem.sigma / 2 if personal else 1.0
-    return replace(algorithm, step=CAUTION / curvature / 2**halvings)
+    return replace(algorithm, step=STEP_FACTOR / curvature / 2**halvings)
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,11 @@ def layout_of(loss: Loss) -> Layout:
     if (named := named_shapes(loss)) is not None:
         return named
     layout = {"coefficients": loss.shape}
-    return layout if loss.intercept_slice is None else {**layout, "intercept": (loss.n - loss.intercept_slice.start,)}
+    return (
+        layout
+        if loss.intercept_slice is None
+        else {**layout, "intercept": (loss.n - loss.intercept_slice.start,)}
+    )
 
 
 # -- reading a file that anybody may have written ---------------------------------------------
