@@ -46,7 +46,7 @@ def row(**changes) -> AgentOutcome:
         "constraint": "L1Ball(radius=5.0)",
         "used": 4.98,
         "budget": 5.0,
-        "moved": 0.02,
+        "infeasibility": 0.02,
         "distance": 0.3,
         "score": 0.91,
         "average_score": 0.5,
@@ -56,7 +56,10 @@ def row(**changes) -> AgentOutcome:
 
 
 def test_the_table_at_the_end():
-    rows = (row(), row(agent="[red]", constraint="x" * 99, used=None, budget=None, moved=1e-12))
+    rows = (
+        row(),
+        row(agent="[red]", constraint="x" * 99, used=None, budget=None, infeasibility=1e-12),
+    )
     outcome = Outcome("finished", 9, "accuracy", rows, 0.5, 0.005, 0.01, None)
     text = shown(summary(outcome))
     assert "4.98 of 5" in text

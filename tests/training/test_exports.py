@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from pcfed.losses.kinds import MODEL_KINDS
 from pcfed.training import TrainedModels, prepare
 from pcfed.training.exports import export
-from pcfed.training.saved import open_module
+from pcfed.training.saved_run import open_module
 from tests.training.test_modules import CONFIG as MODULE_CONFIG
 from tests.training.test_modules import NET
 from tests.training.test_train import command
@@ -27,7 +28,9 @@ def three_labels(intercept: bool) -> TrainedModels:
     layout = {"coefficients": (3, 2)} | ({"intercept": (3,)} if intercept else {})
     models = rng.normal(size=(2, 9 if intercept else 6))
     names, columns = ("north", "south"), ("area", "rooms")
-    return TrainedModels("softmax", names, columns, (3, 5, 8), layout, models, models.mean(axis=0))
+    return TrainedModels(
+        MODEL_KINDS["softmax"], names, columns, (3, 5, 8), layout, models, models.mean(axis=0)
+    )
 
 
 @pytest.fixture(params=[*CONFIGS, "three labels", "three labels with intercept"])
@@ -77,7 +80,9 @@ def test_arrays_and_json_hold_the_models(given, tmp_path):
 def test_the_parameters_of_a_module_are_exported_by_name(tmp_path):
     layout = {"body.weight": (2, 2), "head.bias": (1,)}
     models = np.arange(5.0).reshape(1, 5)
-    given = TrainedModels("torch", ("a",), ("x", "y"), None, layout, models, models[0], "mine:Net")
+    given = TrainedModels(
+        MODEL_KINDS["torch"], ("a",), ("x", "y"), None, layout, models, models[0], "mine:Net"
+    )
     export(given, tmp_path / "a.pt", "torch", "a")
     loaded = torch.load(tmp_path / "a.pt", weights_only=True)
     assert {name: part.tolist() for name, part in loaded.items()} == {
@@ -99,8 +104,8 @@ def test_a_module_predicts_with_the_parameters_of_an_agent(tmp_path):
     (tmp_path / "train.toml").write_text(MODULE_CONFIG.replace("rounds = 60", "rounds = 8"))
     job = prepare(tmp_path / "train.toml", tmp_path / "run", allow_import=True)
     job.run()
-    given = TrainedModels.load(job.folder.models)
-    north = job.made.problem.agents[0].loss
+    given = TrainedModels.load(job.directory.models)
+    north = job.setup.problem.agents[0].loss
     rows = np.array([[1.0, 2.0], [-3.0, 0.5], [2.0, -2.0]])
     expected = north.module(given.models[0])(torch.tensor(rows, dtype=torch.float32))
     module = open_module(tmp_path / "run", tmp_path)
@@ -114,7 +119,7 @@ def test_a_module_predicts_with_the_parameters_of_an_agent(tmp_path):
     done = command(tmp_path, *arguments, name="predict")
     assert done.returncode == 2
     assert "predictions need the module of the training, my_models:Net, got none" in done.stderr
-    with pytest.raises(ValueError, match="must be that of the training, my_models:Net, but it has"):
+    with pytest.raises(ValueError, match="must be that of the training, my_models:Net, but it does"):
         given.predict("north", rows, module=nn.Linear(2, 2))
 
 
@@ -139,7 +144,10 @@ def test_the_commands_predict_and_export(tmp_path):
 
 
 WRONG = {
-    "another folder": (["data", "new.csv", "--agent", "north"], "must be the folder of a training"),
+    "another folder": (
+        ["data", "new.csv", "--agent", "north"],
+        "must be the run directory of a training",
+    ),
     "another agent": (["run", "new.csv", "--agent", "nort"], "did you mean 'north'?"),
     "a column less": (["run", "less.csv", "--agent", "north"], "there must be a column 'rooms'"),
     "text": (["run", "text.csv", "--agent", "north"], "'rooms' must be numbers, got 'many'"),

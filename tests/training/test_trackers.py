@@ -13,7 +13,7 @@ import pytest
 
 from pcfed import read_journal
 from pcfed.training import prepare
-from pcfed.training.trackers import Tracking, open_trackers
+from pcfed.training.trackers import TrackerGroup, open_trackers
 from tests.training.folders import OWN_CONFIG, folder_with
 
 CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 12\nbatch = 0.5\nsave_every = 5")
@@ -38,7 +38,7 @@ def train(path: Path, dies_at: int = 99, **where: object) -> None:
     job = prepare(path, path.parent / "run")
 
     with open_trackers(job, **where) as tracking:
-        tracking.status = job.run(callbacks=[tracking.watch, dying_at(dies_at)]).status
+        tracking.status = job.run(callbacks=[tracking.on_evaluation, dying_at(dies_at)]).status
 
 
 def rounds_twice_started(tmp_path: Path, rounds_of, **where: object) -> None:
@@ -74,8 +74,8 @@ def test_rounds_that_are_done_again_replace_the_old_ones(tmp_path):
     job = prepare(folder_with(tmp_path, config=CONFIG), tmp_path / "run")
     with open_trackers(job, csv=tmp_path / "history.csv") as tracking:
         with pytest.raises(Killed):
-            job.run(callbacks=[tracking.watch, dying_at(8)])
-        job.run(callbacks=[tracking.watch])  # from the checkpoint of round 5
+            job.run(callbacks=[tracking.on_evaluation, dying_at(8)])
+        job.run(callbacks=[tracking.on_evaluation])  # from the checkpoint of round 5
     lines = (tmp_path / "history.csv").read_text().splitlines()[1:]
     assert [int(line.partition(",")[0]) for line in lines] == [*range(1, 13)]
 
@@ -123,14 +123,14 @@ def test_mlflow_has_every_round_once(tmp_path, monkeypatch):
 
 def test_a_tracker_that_fails_is_told_once_and_the_training_goes_on(tmp_path):
     class Broken:
-        def begin(self, earlier):
+        def start(self, earlier):
             raise OSError("no room\nat all")
 
     job = prepare(folder_with(tmp_path, config=CONFIG), tmp_path / "run")
     said = []
-    with Tracking({"csv": Broken()}, job.folder.history) as tracking:
-        tracking.tell = said.append
-        result = job.run(callbacks=[tracking.watch])
+    with TrackerGroup({"csv": Broken()}, job.directory.history) as tracking:
+        tracking.notify = said.append
+        result = job.run(callbacks=[tracking.on_evaluation])
     assert result.status == "finished"
     assert said == ["csv gets no more records (OSError: no room at all)"]
 
@@ -146,7 +146,7 @@ def test_the_command_refuses_another_file_and_leaves_it_alone(tmp_path):
     before = (tmp_path / "north.csv").read_bytes()
     done = command(tmp_path, "--csv", "north.csv")
     assert done.returncode == 2
-    assert "must be new or a history that it wrote, got another file" in done.stderr
+    assert "must be new or a history that pcfed wrote, got another file" in done.stderr
     assert (tmp_path / "north.csv").read_bytes() == before
     assert not (tmp_path / "runs").exists()
     assert command(tmp_path, "--csv", "history.csv").returncode == 0

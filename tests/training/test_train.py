@@ -164,7 +164,7 @@ def test_signals_finish_the_round_and_say_how_to_go_on(number, tmp_path):
 def test_refusals_are_told_and_logged(tmp_path):
     config = CONFIG.replace("save_every", "norm_limit = 1e-12\nmax_refusals = 5\nsave_every")
     told = []
-    result = prepare(folder_with(tmp_path, config=config), tmp_path / "run").run(tell=told.append)
+    result = prepare(folder_with(tmp_path, config=config), tmp_path / "run").run(notify=told.append)
     assert result.status == "diverged"
     assert len(result.refusals) == 6
     assert "is above the limit 1e-12" in told[0]

@@ -1,4 +1,4 @@
-"""Training from a file: a configuration and data files become a problem and a method."""
+"""Training from files: a configuration and data files become trained models."""
 
 from pcfed.config.agent_table import AgentSettings, read_agent
 from pcfed.config.model_table import Model
@@ -7,24 +7,23 @@ from pcfed.data.tables import Table, read_table
 from pcfed.training.directory import RunDirectory
 from pcfed.training.outcome import AgentOutcome, Outcome
 from pcfed.training.setup import TrainingSetup, assemble
-from pcfed.training.train import Job, prepare
-from pcfed.training.trained_models import TrainedModels, deliver
+from pcfed.training.trained_models import TrainedModels
+from pcfed.training.trainer import Trainer, prepare
 
 __all__ = [
     "AgentOutcome",
     "AgentSettings",
     "Config",
     "Data",
-    "Job",
     "Model",
     "Outcome",
     "RunDirectory",
     "Table",
     "TrainedModels",
+    "Trainer",
     "Training",
     "TrainingSetup",
     "assemble",
-    "deliver",
     "load_config",
     "prepare",
     "read_agent",

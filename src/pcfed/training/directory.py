@@ -24,7 +24,7 @@ from typing import Any
 
 from pcfed.config.train_file import Config
 from pcfed.storage.atomic import DRAFT, FileError, remove_drafts, sole_user, write_atomically
-from pcfed.training.step_search import Halvings
+from pcfed.training.step_search import StepHalvings
 
 FORMAT = 1
 """Version of the folder."""
@@ -57,7 +57,7 @@ class RunDirectory:
         self.outcome = path / "outcome.json"
         saved = (self.checkpoint, self.local)
         before = (file.with_name(f"{file.name}.previous") for file in saved)
-        self.halvings = Halvings(path / "steps.json", (*saved, *before, self.history))
+        self.halvings = StepHalvings(path / "steps.json", (*saved, *before, self.history))
         self.models = path / "models.npz"
         if path.exists():
             self._check()

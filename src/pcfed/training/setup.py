@@ -23,7 +23,7 @@ from pcfed.sampling import Purpose, batch_size, stream
 from pcfed.sets import ConvexSet, WholeSpace
 from pcfed.training.modules import for_module, load_module, module_loss, start_of
 from pcfed.training.standardize import Scaling
-from pcfed.training.step_search import first_step
+from pcfed.training.step_search import with_trial_step
 from pcfed.training.targets import Label, read_targets
 
 Rows = NDArray[np.intp]
@@ -389,4 +389,4 @@ def _check_run(config: Config, problem: Problem) -> None:
         training.rounds, training.local_steps, None if full else batches, noisy=not full
     )
     with error_context(f"{where}: algorithm"), np.errstate(all="ignore"):
-        first_step(config.algorithm, problem).resolved(problem, run_info)
+        with_trial_step(config.algorithm, problem).resolved(problem, run_info)
