@@ -20,6 +20,9 @@ from pcfed.storage.atomic import write_atomically
 Metadata = Mapping[str, Any]
 """What JSON can hold."""
 
+Upgrades = Mapping[int, Callable[[Metadata], Metadata]]
+"""Functions from the metadata of earlier formats to those of the current one."""
+
 PathLike = str | os.PathLike[str]
 
 
@@ -53,7 +56,7 @@ class Saved(ABC):
 
     file_kind: ClassVar[str]
     format: ClassVar[int]
-    upgrades: ClassVar[Mapping[int, Callable[[Metadata], Metadata]]] = {}
+    upgrades: ClassVar[Upgrades] = {}
     read_by: ClassVar[Mapping[int, str]] = {}
     advice: ClassVar[str] = "restore it from a backup, or write it again."
 

@@ -1,4 +1,4 @@
-"""Models for other programs: NumPy arrays, parameters for PyTorch, coefficients for scikit-learn."""
+"""Models for other programs: NumPy arrays, PyTorch parameters, scikit-learn coefficients."""
 
 from __future__ import annotations
 

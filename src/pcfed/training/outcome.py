@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
-from pcfed.storage.saved import Metadata, SavedJson
+from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
 T = TypeVar("T", "AgentOutcome", "Outcome")
 
@@ -80,7 +80,7 @@ class Outcome(SavedJson):
 
     file_kind: ClassVar[str] = "training summary"
     format: ClassVar[int] = 2
-    upgrades = {1: _upgrade_format_1}
+    upgrades: ClassVar[Upgrades] = {1: _upgrade_format_1}
     advice: ClassVar[str] = "rerun pcfed train to write it again."
     max_bytes: ClassVar[int] = 2**28
 

@@ -17,7 +17,7 @@ from pcfed.algorithms import Algorithm, Local, PCFedAvg
 from pcfed.algorithms.base import CAUTION
 from pcfed.problem import Problem
 from pcfed.simulation.run import Evaluation
-from pcfed.storage.saved import Metadata, SavedJson
+from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
 MAX_HALVINGS = 30
 """A training that still diverges after so many halvings ends."""
@@ -92,7 +92,8 @@ class StepsFile(SavedJson):
 
     file_kind: ClassVar[str] = "count of step halvings"
     format: ClassVar[int] = 1
-    upgrades = {0: lambda contents: contents}  # the first version did not write the format
+    # The first version did not write the format.
+    upgrades: ClassVar[Upgrades] = {0: lambda contents: contents}
     advice: ClassVar[str] = "train into another folder with --out."
 
     halvings: int
