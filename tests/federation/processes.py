@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from pcfed import Agent, Problem, run
-from pcfed.config.federation_files import agent_of, read_agent_file, read_server
+from pcfed.config.federation_files import read_agent_file
 from pcfed.federation.client import Node
 from pcfed.federation.local_federation import NAME, LocalFederation
 from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, folder_of
 from pcfed.federation.server_state import ServerState
+from pcfed.federation.settings import build_agent, read_server
 from pcfed.federation.status_file import read_history
 from pcfed.storage.atomic import write_atomically
 
@@ -124,7 +125,7 @@ class Federation(LocalFederation):
         """Return the agents as the simulator needs them."""
         schema = read_server(self.folder / "server.toml").schema
         files = [self.folder / f"{name}.toml" for name in self.names]
-        return [agent_of(file, read_agent_file(file).settings, schema) for file in files]
+        return [build_agent(file, read_agent_file(file), schema) for file in files]
 
     def state(self, name: str) -> Path:
         """Return the folder of an agent's state."""

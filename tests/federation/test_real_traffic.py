@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pcfed.config.federation_files import read_server
 from pcfed.federation import Message, Node, Server
 from pcfed.federation.client import Memory
 from pcfed.federation.local_federation import HOST
 from pcfed.federation.paths import MODEL
+from pcfed.federation.settings import read_server
 from pcfed.storage.archive import load_arrays
 from tests.federation.processes import BATCH, Federation
 

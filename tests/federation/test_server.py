@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from pcfed import Problem, certify, run
 from pcfed.cli.federation import told
-from pcfed.config.federation_files import agent_of, read_agent_file, read_server
+from pcfed.config.federation_files import read_agent_file
 from pcfed.federation import transport
 from pcfed.federation.client_app import reply_to
 from pcfed.federation.local_federation import LocalFederation
@@ -21,6 +21,7 @@ from pcfed.federation.protocol import Message
 from pcfed.federation.records import to_records
 from pcfed.federation.server import TooFew
 from pcfed.federation.server_app import serve
+from pcfed.federation.settings import build_agent, read_server
 from pcfed.federation.status_file import read_history, read_progress
 from pcfed.storage.archive import load_arrays
 
@@ -92,7 +93,7 @@ def train(folder, grid, task="train"):
 def simulated(folder, rounds=2):
     settings = read_server(folder / "server.toml")
     paths = [folder / f"{name}.toml" for name in NAMES]
-    problem = Problem(agent_of(p, read_agent_file(p).settings, settings.schema) for p in paths)
+    problem = Problem(build_agent(p, read_agent_file(p), settings.schema) for p in paths)
     return problem, run(problem, settings.terms.algorithm, rounds=rounds, local_steps=20)
 
 

@@ -88,11 +88,11 @@ REFUSED = {
     ),
     "damaged": (
         lambda path, run: (run / "config.json").write_text("{"),
-        "must say what is trained here, and is damaged",
+        "config.json is not a valid description of a training: it is not JSON",
     ),
     "another version": (
         lambda path, run: (run / "config.json").write_text('{"format": 9, "digest": ""}'),
-        "has format 9, and this version knows 1",
+        "it has format 9, and this version reads 1",
     ),
 }
 

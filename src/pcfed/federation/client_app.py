@@ -7,18 +7,18 @@ folder beside that file, one for each training.
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
-from pcfed.config.federation_files import AgentFile, Schema, agent_of, read_agent_file
+from pcfed.config.federation_files import AgentFile, read_agent_file
 from pcfed.federation.client import Node
 from pcfed.federation.paths import folder_of
 from pcfed.federation.protocol import Message
 from pcfed.federation.records import from_records, to_records
+from pcfed.federation.settings import Schema, build_agent
 
 app = ClientApp()
 
@@ -38,7 +38,7 @@ def reply_to(message: FlowerMessage, path: Path) -> Message:
     name = "?"
     try:
         file = read_agent_file(path)
-        name = file.settings.name
+        name = file.name
         ours = from_records(message.content)
         if ours.kind == "hello":
             return Message("hello", {"name": name})
@@ -52,11 +52,11 @@ def _node(path: Path, file: AgentFile, message: Message) -> Node:
     """Return the agent of a file, for the training of a message."""
     schema = Schema.from_text(str(message.facts["schema"]))
     return Node(
-        file.settings.name,
-        agent_of(path, file.settings, schema),
+        file.name,
+        build_agent(path, file, schema),
         folder_of(path, str(message.facts["training"])),
-        batch=1.0 if file.settings.batch is None else file.settings.batch,
+        batch=file.batch,
         certificate=file.certificate,
         report=file.report,
-        about=asdict(schema),
+        about=schema.to_dict(),
     )

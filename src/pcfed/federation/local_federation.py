@@ -20,9 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pcfed.config.federation_files import read_agent_file, read_server
+from pcfed.config.federation_files import read_agent_file
 from pcfed.federation.keys import make_keys
 from pcfed.federation.paths import RESULT, folder_of
+from pcfed.federation.settings import read_server
 from pcfed.storage.atomic import write_atomically
 
 HOST = "127.0.0.1"
@@ -133,7 +134,7 @@ class LocalFederation:
                 f"federation: {self.folder} has one that runs; take it down before you start it."
             )
         settings = read_server(self.folder / "server.toml")
-        files = {read_agent_file(path).settings.name: path for path in self._agent_files()}
+        files = {read_agent_file(path).name: path for path in self._agent_files()}
         roster = settings.terms.roster or tuple(files)
         if len(roster) < settings.size:
             raise ValueError(

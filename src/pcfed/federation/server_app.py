@@ -14,9 +14,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from pcfed.config.federation_files import read_server
 from pcfed.federation.paths import CHECKPOINT, LOCK, PROGRESS, RESULT, folder_of
 from pcfed.federation.server import Server
+from pcfed.federation.settings import read_server
 from pcfed.federation.status_file import Progress, read_progress
 from pcfed.federation.transport import FlowerTransport, roster_of
 from pcfed.storage.atomic import sole_user, write_atomically

@@ -11,13 +11,13 @@ from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from pcfed.config.agent_table import checked_name
-from pcfed.config.federation_files import Schema
+from pcfed.config.fields import check_agent_name
 from pcfed.federation.protocol import Message
 from pcfed.federation.records import from_records, to_records
 from pcfed.federation.server import TooFew
 from pcfed.federation.server_config import Watcher, silent
 from pcfed.federation.server_state import ServerState
+from pcfed.federation.settings import Schema
 
 PATIENCE = 1.0
 """Seconds between two looks for agents."""
@@ -115,7 +115,7 @@ class FlowerTransport:
                 try:
                     said = from_records(reply.content)
                     if said.kind == "hello":
-                        self._names[node] = checked_name("hello", str(said.facts.get("name")))
+                        self._names[node] = check_agent_name(str(said.facts.get("name")))
                 except ValueError:
                     continue  # it is none of ours
         self._watch(here=sorted(set(self._names.values())))

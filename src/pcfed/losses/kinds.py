@@ -1,7 +1,7 @@
 """The kinds of models that files can name, such as ``model.kind = "softmax"``.
 
 A `ModelKind` connects a name with a loss, with what the model predicts (an `Output`) and with what
-it is exported to. To add a linear model, write its loss and add one line to ``LINEAR_KINDS``.
+it is exported to. To add a linear model, write its loss and add one object to ``LINEAR_KINDS``.
 """
 
 from __future__ import annotations
@@ -125,12 +125,15 @@ class ModelKind(ABC):
     ----------
     name : str
         The name in files.
+    purpose : str
+        What it is for, as in "softmax for labels".
     is_linear : bool
         Whether models are coefficients and perhaps an intercept; otherwise a PyTorch module.
     """
 
     is_linear: ClassVar[bool]
     name: str
+    purpose: str
 
     def __str__(self) -> str:
         return self.name
@@ -291,18 +294,22 @@ class ModuleKind(ModelKind):
 
 # -- the registry -----------------------------------------------------------------------------
 
-LINEAR_KINDS = {
-    kind.name: kind
-    for kind in (
-        LinearKind("softmax", SoftmaxRegression, OneOfManyLabels(), "LogisticRegression"),
-        LinearKind("logistic", LogisticRegression, BinaryLabel(), "LogisticRegression"),
-        LinearKind("least-squares", LeastSquares, Numbers(), "LinearRegression"),
-    )
-}
-"""The linear models by name."""
+SOFTMAX = LinearKind(
+    "softmax", "labels", SoftmaxRegression, OneOfManyLabels(), "LogisticRegression"
+)
+LOGISTIC = LinearKind(
+    "logistic", "two labels", LogisticRegression, BinaryLabel(), "LogisticRegression"
+)
+LEAST_SQUARES = LinearKind("least-squares", "numbers", LeastSquares, Numbers(), "LinearRegression")
+TORCH = ModuleKind(
+    "torch",
+    "a PyTorch module of your own",
+    # TorchLoss has no R², so modules that predict numbers are compared by their loss.
+    {"cross-entropy": OneOfManyLabels(), "mse": Numbers(score_name="loss")},
+)
 
-# The loss of a module has no R², so regressions are compared by their loss.
-TORCH = ModuleKind("torch", {"cross-entropy": OneOfManyLabels(), "mse": Numbers(score_name="loss")})
+LINEAR_KINDS = {kind.name: kind for kind in (SOFTMAX, LOGISTIC, LEAST_SQUARES)}
+"""The linear models by name."""
 
 MODEL_KINDS: dict[str, ModelKind] = {**LINEAR_KINDS, TORCH.name: TORCH}
 """All kinds by name."""

@@ -70,7 +70,8 @@ def _evaluate_agents(
     scored = np.vstack([trained.models, trained.average])
     if setup.scaling is not None:
         # Sets speak of the data's units, held-out losses of the training's coordinates.
-        raw, scored = setup.scaling.delivered(raw), setup.scaling.standardised(scored)
+        raw = setup.scaling.to_original_units(raw)
+        scored = setup.scaling.to_standardized_units(scored)
     free = problem.agents[0].loss.free
     num_coefficients = problem.n if free is None else free.start
     for i, agent in enumerate(problem.agents):

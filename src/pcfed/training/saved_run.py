@@ -12,9 +12,9 @@ from pcfed.data.readers import read_bytes
 from pcfed.errors import display_path, one_line, short_repr
 from pcfed.simulation.result import Record
 from pcfed.storage.journal import read_journal
+from pcfed.training.directory import RunMetadata
 from pcfed.training.modules import load_module
 from pcfed.training.outcome import Outcome
-from pcfed.training.run_metadata import RunMetadata
 from pcfed.training.trained_models import TrainedModels
 
 MAX_LOG_BYTES = 100_000

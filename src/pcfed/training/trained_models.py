@@ -104,7 +104,7 @@ class TrainedModels(SavedArchive):
         pairs = zip(setup.problem.agents, result.models, strict=True)
         models = np.stack([send_model(agent, x) for agent, x in pairs])
         if setup.scaling is not None:
-            models = setup.scaling.delivered(models)
+            models = setup.scaling.to_original_units(models)
             # Going back to the units of the data rounds, which may leave the set again.
             for x, constraint in zip(models, setup.constraints, strict=True):
                 coefficients = x[: math.prod(setup.problem.shape)]

@@ -14,14 +14,13 @@ import numpy as np
 from pcfed.algorithms import Algorithm
 from pcfed.config.train_file import Config, load_config
 from pcfed.guarantees import Gap
-from pcfed.losses.kinds import MODEL_KINDS
 from pcfed.sets import ProjectionError
 from pcfed.simulation.result import Result
 from pcfed.simulation.run import Evaluation, run
 from pcfed.training.directory import RunDirectory
 from pcfed.training.evaluate import evaluate_training
-from pcfed.training.modules import in_a_sentence
-from pcfed.training.setup import TrainingSetup, assemble
+from pcfed.training.modules import user_code_errors
+from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.step_search import (
     DIVERGENCE_FACTOR,
     MAX_HALVINGS,
@@ -90,7 +89,7 @@ class Trainer:
 
         with (
             self.directory.open(),
-            in_a_sentence(self.config),
+            user_code_errors(self.config),
             _warnings_sent_to(log_and_notify),
         ):
             result = self._train(workers, callbacks, log_and_notify)
@@ -159,8 +158,7 @@ class Trainer:
     def _finish(self, result: Result, workers: int, callbacks: Sequence[Callback]) -> Result:
         """Save the models, compare them with those of agents that train alone, and summarize."""
         model = self.config.model
-        kind = MODEL_KINDS[model.kind]
-        trained = TrainedModels.from_result(kind, self.setup, result, model.module)
+        trained = TrainedModels.from_result(model.kind, self.setup, result, model.module)
         trained.save(self.directory.models)
         local, note = None, self._why_not_compared()
         if note is None:
@@ -280,5 +278,5 @@ def prepare(
     """
     config = load_config(path)
     directory = Path("runs", config.path.stem) if out is None else Path(out)
-    setup = assemble(config, allow_import=allow_import)
-    return Trainer(config, setup, RunDirectory(directory, config))
+    setup = build_setup(config, allow_import=allow_import)
+    return Trainer(config, setup, RunDirectory(directory, config, setup.digest))

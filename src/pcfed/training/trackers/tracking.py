@@ -173,7 +173,7 @@ def open_trackers(
     """
     run = TrackedRun(
         name=str(trainer.directory.path),
-        digest=trainer.config.digest(),
+        digest=trainer.setup.digest,
         agents=trainer.setup.problem.names,
         settings=trainer.config.resolved(),
     )
