@@ -74,17 +74,17 @@ def test_more_rounds_resume_from_the_checkpoint(tmp_path):
 REFUSED = {
     "another training": (
         lambda path, run: path.write_text(CONFIG.replace("0.5", "0.25")),
-        "holds another training: the configuration or the data have changed",
+        "contains another training: the configuration or the data have changed",
     ),
     "other data": (
         lambda path, run: (path.parent / "north.csv").write_text(
             "area,rooms,load\n1,2,1\n2,1,2\n3,1,1\n"
         ),
-        "holds another training",
+        "contains another training",
     ),
     "something else": (
         lambda path, run: (run / "config.json").unlink(),
-        "must be a folder of a training, or new",
+        "must be a new directory or one of a training",
     ),
     "damaged": (
         lambda path, run: (run / "config.json").write_text("{"),
@@ -111,7 +111,7 @@ def test_a_directory_of_something_else_is_refused_and_unchanged(name, tmp_path):
 
 def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(ValueError, match="must be a folder of a training, or new"):
+    with pytest.raises(ValueError, match="must be a new directory or one of a training"):
         prepare(folder_with(tmp_path, config=CONFIG), tmp_path / "run")
     assert (tmp_path / "run").read_text() == "mine"
 

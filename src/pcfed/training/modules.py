@@ -65,7 +65,7 @@ def import_module_file(config: Config, allow_import: bool) -> tuple[Any, str]:
         ) from None
     path = config.located(str(file))
     if not path.is_file():
-        raise ValueError(f"{where} must be in {file} beside train.toml, got no such file.")
+        raise ValueError(f"{where} must be in {file} beside the configuration, got no such file.")
     content = read_bytes(display_path(path), path)
     with torch.random.fork_rng():
         torch.manual_seed(config.training.seed)
