@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pcfed.algorithms import RoundInfo, Sums
-from pcfed.algorithms.steps import add_rows
+from pcfed.algorithms.sums import add_rows
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.certification import STEPS, Certified, certify_together
 from pcfed.federation.paths import CHECKPOINT, HISTORY
