@@ -160,7 +160,7 @@ def test_signals_finish_the_round_and_print_how_to_resume(number, tmp_path):
         process.send_signal(number)
         message = process.stderr.read()
     assert process.returncode == 130
-    assert "all saved. Go on with: pcfed train train.toml --out 'my run'" in message
+    assert "all are saved. Resume with: pcfed train train.toml --out 'my run'" in message
 
 
 def test_refusals_are_shown_and_logged(tmp_path):

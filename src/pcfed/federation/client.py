@@ -18,7 +18,7 @@ import numpy as np
 
 from pcfed.algorithms import Algorithm, LocalContext
 from pcfed.arrays import Array
-from pcfed.federation.agent_report import measures, save_outcome
+from pcfed.federation.agent_report import local_metrics, save_model_and_report
 from pcfed.federation.certification import STEPS, part_of
 from pcfed.federation.paths import LOCK, STATE
 from pcfed.federation.protocol import (
@@ -171,7 +171,9 @@ class Node:
             reply = self._audited(algorithm, memory, message)
         elif kind == "finish":
             average = algorithm.average(message.vectors)
-            save_outcome(self.folder, self.name, self.agent, model, average, facts, self._about)
+            save_model_and_report(
+                self.folder, self.name, self.agent, model, average, facts, self._about
+            )
         elif kind not in STEPS:
             raise ValueError(f"{self.name}: there is no message {kind!r}.")
         elif self._certificate:
@@ -179,7 +181,7 @@ class Node:
             reply, numbers = part_of(kind, self.agent, model, message.vectors, m)
             said |= numbers
         if kind in ("train", "finish"):
-            figures = measures(self.agent, model, self._report)
+            figures = local_metrics(self.agent, model, self._report)
             said |= {f"told_{key}": figure for key, figure in figures.items()}
         memory.save(self.path)
         return Message(kind, said, reply)
