@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-
 import pytest
 
 from pcfed import FedAvg, FedProx, Local, PCFedAvg, Scaffold
-from pcfed.config.federation_files import METRICS, AgentFile, ServerFile, read_agent_file
-from pcfed.config.train_file import TrainFile
-from pcfed.config.validation_errors import ConfigError, validate_file
-from pcfed.errors import short_repr
+from pcfed.config.federation_files import METRICS, read_agent_file
 from pcfed.federation.protocol import MEASURES
 from pcfed.federation.settings import read_server
-from tests.training.test_bad_input import check_sentences
 
 SERVER = """training = "heating"
 roster = ["north", "south"]
@@ -154,10 +147,7 @@ def test_the_metrics_are_those_of_the_protocol():
 AGENTS = {
     "name": ("name = ' '", "agent.toml: name: the name of an agent must be 1 to 80 printable"),
     "batch": ("batch = 0.0", r"agent.toml: batch must be a float in \(0, 1\] or an integer"),
-    "constraint": (
-        "constraint = 3",
-        "agent.toml: constraint must be a convex set such as .* got 3; g",
-    ),
+    "constraint": ("constraint = 3", "agent.toml: constraint must be a convex set such as .*got 3"),
     "coupling": ("coupling = nan", "agent.toml: coupling must be a number ≥ 0, got nan"),
     "report": (
         'report = ["los"]',
@@ -176,55 +166,3 @@ def test_an_agents_mistakes(tmp_path, case):
     lines = [each for each in AGENT.splitlines() if each.split()[0] != line.split()[0]]
     with pytest.raises(ValueError, match=why):
         agent(tmp_path, "\n".join([*lines, line]))
-
-
-def test_all_errors_of_a_file_at_once(tmp_path):
-    text = "roster = 0\nmodel.kind = 'softmx'\nrounds.rounds = 1.5\nalgorithm.step = 'auto'\nx = 1"
-    with pytest.raises(ConfigError) as caught:
-        server(tmp_path, text)
-    starts = [sentence.partition("server.toml: ")[2] for sentence in caught.value.sentences]
-    expected = [
-        "training is missing; give a non-empty string",
-        "roster must be a list of names or an integer ≥ 1, got 0;",
-        "model.kind must be one of softmax, logistic, least-squares, got 'softmx'; did you mean",
-        "model.features is missing; give a list of names",
-        "algorithm.step must be a number, got 'auto'",
-        "algorithm.penalty must be a number, got 'auto'",
-        "rounds.rounds must be an integer ≥ 1, got 1.5;",
-        "the file has no key 'x'; valid keys are training, roster, model, algorithm, rounds.",
-    ]
-    assert len(starts) == len(expected)
-    assert all(map(str.startswith, starts, expected))
-
-
-VALUES = [
-    None,
-    True,
-    -1,
-    2**70,
-    10**5000,
-    math.nan,
-    "",
-    "\0",
-    "\ud800",
-    [],
-    [[]],
-    {},
-    {"a": {}},
-    {"l1": 10**5000},
-]
-
-
-@pytest.mark.parametrize("value", VALUES, ids=short_repr)
-@pytest.mark.parametrize("model", [ServerFile, AgentFile, TrainFile])
-def test_any_value_for_any_key_ends_in_sentences(model, value):
-    keys = [(key,) for key in model.model_fields] + [
-        (key, inner)
-        for key, field in model.model_fields.items()
-        for inner in getattr(field.annotation, "model_fields", {"name": None, "step": None})
-    ]
-    for first, *rest in keys:
-        table = {first: {rest[0]: value} if rest else value}
-        with pytest.raises(ConfigError) as caught:
-            validate_file(model, table, Path("a.toml"))
-        check_sentences(caught.value)
