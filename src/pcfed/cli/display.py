@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from pcfed.cli.app import errors
+from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Record
-from pcfed.simulation.run import Evaluation
 from pcfed.training.outcome import Outcome
 
 MAX_AGENTS = 5

@@ -31,10 +31,10 @@ from pcfed.federation.protocol import (
     round_of,
 )
 from pcfed.problem import Agent
-from pcfed.sampling import Batches, batch_size
+from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.result import check_format, group_of
 from pcfed.storage.archive import load_arrays, save_arrays
-from pcfed.storage.atomic import sole_user
+from pcfed.storage.locks import exclusive_lock
 
 FORMAT = 2
 """Version of the file of an agent's state."""
@@ -132,8 +132,8 @@ class Node:
     ) -> None:
         self.name, self.agent, self.folder = name, agent, folder
         self._certificate, self._report, self._about = certificate, report, about or {}
-        size = batch_size(batch, agent.loss.size, agent=name)
-        self._batches = Batches(agent.loss.size, size)
+        size = resolve_batch_size(batch, agent.loss.size, agent=name)
+        self._batches = BatchSampler(agent.loss.size, size)
 
     @property
     def path(self) -> Path:
@@ -149,7 +149,7 @@ class Node:
             If the message is not for the state that this agent is in.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it is nobody else's
-        with sole_user(self.folder / LOCK):
+        with exclusive_lock(self.folder / LOCK):
             return self._answer(message)
 
     def _answer(self, message: Message) -> Message:

@@ -130,7 +130,7 @@ class Server:
         steps = terms.local_steps * len(present)
         total = Sums(sums, len(present), steps)
         missing = [each for each in terms.roster if each not in updates and each not in refused]
-        self._history.add(
+        self._history.append(
             {
                 "round": before.round,
                 "counted": present,

@@ -19,7 +19,8 @@ from pcfed.federation.server import Server
 from pcfed.federation.settings import read_server
 from pcfed.federation.status_file import Progress, read_progress
 from pcfed.federation.transport import FlowerTransport, roster_of
-from pcfed.storage.atomic import sole_user, write_atomically
+from pcfed.storage.atomic import write_atomically
+from pcfed.storage.locks import exclusive_lock
 
 app = ServerApp()
 
@@ -53,7 +54,7 @@ def serve(grid: Grid, path: Path, task: str) -> None:
     if task == "audit" and not (folder / CHECKPOINT).exists():
         raise ValueError(f"{path}: there must be a training to audit, and none has begun; run it.")
     with (
-        sole_user(folder / LOCK),
+        exclusive_lock(folder / LOCK),
         Progress(folder / PROGRESS, training=terms.training, rounds=terms.rounds) as progress,
     ):
         post = FlowerTransport(grid, settings.schema, settings.deadline, progress.note)
