@@ -80,7 +80,7 @@ def test_the_status_of_a_training_that_has_ended(tmp_path, training):
         "away: b",
         "late: b",
         "a loss 0.25",
-        "the objective 2, which is at most 0.5 above the best (25 %)",
+        "the models have objective 2, at most 0.5 (25 %) above the optimum",
         "off from the server's by 1.0e-16 at most",
         "now have their own models: a.",
     ):

@@ -53,7 +53,7 @@ def test_every_agent_has_a_report_of_its_own(tmp_path):
     for model in (feasible, average):
         assert f"{agent.loss.value(model):.6g}" in page
         assert f"{100 * agent.loss.accuracy(model):.2f} %" in page
-    assert f"{result['certificate']['gap']:.3g} above the best" in page
+    assert f"at most {result['certificate']['gap']:.3g} " in page
     assert "south" not in page
     assert "<script" not in page
 

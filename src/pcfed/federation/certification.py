@@ -22,7 +22,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.protocol import Fact, Message
-from pcfed.guarantees import send_model, send_share, send_slope
+from pcfed.guarantees import feasible_model, gap_sentence, gap_term, objective_terms
 from pcfed.problem import Agent
 
 STEPS: dict[str, tuple[str, ...]] = {"model": ("model",), "slope": ("gradient",), "share": ()}
@@ -62,14 +62,8 @@ class Certified:
 
     @property
     def sentence(self) -> str:
-        """What it says, for people."""
-        if self.gap is None or self.reason is not None:
-            return f"No certificate: {self.reason}."
-        share = 100 * self.gap / abs(self.objective) if self.objective else math.inf
-        return (
-            f"Made feasible, the models have the objective {self.objective:.6g}, which is at most "
-            f"{self.gap:.3g} above the best ({share:.2g} %)."
-        )
+        """The certificate as one sentence."""
+        return gap_sentence(self.objective, self.gap, self.reason)
 
 
 def part_of(
@@ -90,14 +84,14 @@ def part_of(
     m : int
         Number of agents.
     """
-    own = send_model(agent, model)
+    own = feasible_model(agent, model)
     if kind == "model":
         return {"model": own}, {}
     if kind == "slope":
-        slope = send_slope(agent, own, received[AVERAGE])
+        slope = objective_terms(agent, own, received[AVERAGE])
         numbers: dict[str, Fact] = {"objective": slope.objective, "nonconvex": slope.nonconvex}
         return {"gradient": slope.gradient}, numbers
-    return {}, {"share": send_share(agent, own, received[AVERAGE], received[SLOPE], m)}
+    return {}, {"share": gap_term(agent, own, received[AVERAGE], received[SLOPE], m)}
 
 
 def certify_together(ask: Ask, rounds: int) -> Certified:
