@@ -143,6 +143,13 @@ def test_the_architecture_page_lists_the_packages_in_order():
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == LAYERS
 
 
+def test_the_architecture_page_names_modules_that_exist():
+    page = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    modules = re.findall(r"`(\w+/\w+\.py)`", page)
+    assert len(modules) > 30
+    assert not [name for name in modules if not any((at / name).exists() for at in (PACKAGE, ROOT))]
+
+
 @pytest.mark.parametrize("file", ["train", "server", "agent"])
 def test_the_configuration_page_has_every_key(file):
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
