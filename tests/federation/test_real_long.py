@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pcfed.federation.client import Memory
+from pcfed.federation.client_state import ClientState
 from pcfed.federation.keys import make_keys
 from pcfed.federation.paths import STATE
 from tests.federation.processes import EXACT, Federation, federation, wait_until
@@ -64,18 +64,18 @@ def test_a_node_that_is_killed_while_it_computes(real):
     real.begin("killed node", rounds=4, minimum=3)
     real.plant(FAULTY, "computing", 1, wait=True)
     real.train(once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True)))
-    counted = real.check()
-    assert FAULTY not in counted[1]
-    assert any(FAULTY in present for present in counted)
+    accepted = real.check()
+    assert FAULTY not in accepted[1]
+    assert any(FAULTY in present for present in accepted)
 
 
 def test_a_server_that_is_killed_while_agents_compute(real):
     real.begin("killed server", rounds=4, minimum=3)
     real.plant(FAULTY, "computing", 2, wait=True)
-    real.run(look=once(real, lambda: real.kill("SuperLink")))
+    real.run(on_tick=once(real, lambda: real.kill("SuperLink")))
     assert not real.alive()["SuperLink"]
     assert len(real.history()) == 2
-    real.let_go()
+    real.release()
     real.up(secure=True)
     real.train()
     real.check()
@@ -87,11 +87,12 @@ def test_an_app_that_is_killed_around_the_writing_of_its_state(real, where):
     real.plant(FAULTY, where, 1)
     pending = []
 
-    def look() -> None:
+    def on_tick() -> None:
         if real.reached and not pending:
-            pending.append(Memory.load(real.state(FAULTY) / STATE).facts["round"])
+            state = ClientState.load(real.state(FAULTY) / STATE)
+            pending.append(state.pending.round_info.index)
 
-    real.train(look)
+    real.train(on_tick)
     assert pending == [0 if where == "before" else 1]
     assert FAULTY not in real.check()[1]
 
@@ -102,14 +103,14 @@ def test_an_app_that_outlives_its_node_and_writes_its_state_later(real):
     real.plant(FAULTY, "before", 1, wait=True)
     again = once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True))
 
-    def look() -> None:
+    def on_tick() -> None:
         again()
         if len(real.history()) >= 3:
-            real.let_go()
+            real.release()
 
-    real.train(look)
-    counted = real.check()
-    assert FAULTY not in counted[1]
+    real.train(on_tick)
+    accepted = real.check()
+    assert FAULTY not in accepted[1]
     assert (real.faults / "written").exists()
 
 
@@ -117,8 +118,8 @@ def once(real: Federation, *steps) -> object:
     """Return what takes steps when a ClientApp has come to the fault, and nothing ever after."""
     left = list(steps)
 
-    def look() -> None:
+    def on_tick() -> None:
         while real.reached and left:
             left.pop(0)()
 
-    return look
+    return on_tick

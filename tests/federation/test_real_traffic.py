@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from pcfed.config.federation_files import read_server
-from pcfed.federation import Message, Node, Server
-from pcfed.federation.client import Memory
+from pcfed.federation import Client, Message, Server
+from pcfed.federation.client_state import ClientState
 from pcfed.federation.local_federation import HOST
 from pcfed.federation.paths import MODEL
 from pcfed.storage.archive import load_arrays
@@ -110,27 +110,27 @@ class Rehearsal:
     """The same training in this process: what the agent sends, receives and keeps to itself."""
 
     def __init__(self, real: Federation, folder: Path) -> None:
-        self.nodes = {
-            str(agent.name): Node(str(agent.name), agent, folder / str(agent.name), batch=BATCH)
+        self.clients = {
+            str(agent.name): Client(str(agent.name), agent, folder / str(agent.name), batch=BATCH)
             for agent in real.agents()
         }
         self.sent: list[np.ndarray] = []
         self.received: list[np.ndarray] = []
         self.kept: list[np.ndarray] = []
-        self.terms = read_server(real.folder / "server.toml").terms
-        with Server(self.terms, self, folder / "server") as server:
+        self.config = read_server(real.server_file).config
+        with Server(self.config, self, folder / "server") as server:
             server.run()
             server.conclude()
 
-    def exchange(self, messages: Mapping[str, Message], least: int) -> Iterable[Message]:
+    def exchange(self, messages: Mapping[str, Message], min_present: int) -> Iterable[Message]:
         for name, message in messages.items():
-            node = self.nodes[name]
-            reply = node.answer(message)
+            client = self.clients[name]
+            reply = client.handle(message)
             if name == TAPPED:
                 self.sent += reply.vectors.values()
                 self.received += message.vectors.values()
-                self.kept += Memory.load(node.path).private.values()
-                self.kept.append(node.model(message.vectors, self.terms.algorithm))
+                self.kept += ClientState.load(client.state_path).private.values()
+                self.kept.append(client.model(message.vectors, self.config.algorithm))
             yield reply
 
 

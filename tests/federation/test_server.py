@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -12,16 +11,17 @@ from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
 
 from pcfed import Problem, certify, run
-from pcfed.cli.federation import told
+from pcfed.cli.federation import status_lines
 from pcfed.config.federation_files import agent_of, read_agent_file, read_server
 from pcfed.federation import transport
 from pcfed.federation.client_app import reply_to
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.protocol import Message
-from pcfed.federation.records import to_records
-from pcfed.federation.server import TooFew
-from pcfed.federation.server_app import serve
-from pcfed.federation.status_file import read_history, read_progress
+from pcfed.federation.server import MissingAgents
+from pcfed.federation.server_app import run_task
+from pcfed.federation.server_result import ServerResult
+from pcfed.federation.status_file import Status, read_history
+from pcfed.federation.transport import to_records
 from pcfed.storage.archive import load_arrays
 
 NAMES = ["agent-1", "agent-2", "agent-3"]
@@ -48,7 +48,7 @@ class Grid:
             number = str(len(self.kinds))
             message.metadata.__dict__["_message_id"] = number
             numbers.append(number)
-            self.kinds.append(message.content.config_records["facts"]["kind"])
+            self.kinds.append(message.content.config_records["metadata"]["kind"])
             node = message.metadata.dst_node_id
             if node not in self.deaf:
                 self._replies[number] = FlowerMessage(self.answer(node, message), reply_to=message)
@@ -64,8 +64,8 @@ class Grid:
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """The example with three agents and two rounds, and no time to lose."""
-    monkeypatch.setattr(transport, "PATIENCE", 0.01)
-    monkeypatch.setattr(transport, "PAUSE", 0.01)
+    monkeypatch.setattr(transport, "DISCOVERY_INTERVAL", 0.01)
+    monkeypatch.setattr(transport, "POLL_INTERVAL", 0.01)
     for name in ("_run_id", "_node_id", "_task_id"):  # Flower sets them in processes of its own
         monkeypatch.setattr(TaskIdentity, name, 0)
     LocalFederation(tmp_path).write_example(3)
@@ -85,24 +85,24 @@ def grid_of(folder, names=NAMES):
 
 
 def train(folder, grid, task="train"):
-    serve(grid, folder / "server.toml", task)
-    return json.loads((folder / "server.example" / "result.json").read_text())
+    run_task(grid, folder / "server.toml", task)
+    return ServerResult.load(folder / "server.example" / "result.json")
 
 
 def simulated(folder, rounds=2):
     settings = read_server(folder / "server.toml")
     paths = [folder / f"{name}.toml" for name in NAMES]
     problem = Problem(agent_of(p, read_agent_file(p).settings, settings.schema) for p in paths)
-    return problem, run(problem, settings.terms.algorithm, rounds=rounds, local_steps=20)
+    return problem, run(problem, settings.config.algorithm, rounds=rounds, local_steps=20)
 
 
 def test_from_the_files_to_every_agents_model(folder):
     result = train(folder, grid_of(folder))
     problem, expected = simulated(folder)
     certificate = certify(problem, expected, tightening=0)
-    assert result["certificate"]["gap"] == pytest.approx(certificate.gap, abs=1e-12)
-    assert result["finished"] == NAMES
-    assert max(result["audit"].values()) < 1e-14
+    assert result.certificate.gap == pytest.approx(certificate.gap, abs=1e-12)
+    assert result.finished == NAMES
+    assert max(result.audit.values()) < 1e-14
     for name, model in zip(NAMES, certificate.models, strict=True):
         about, arrays = load_arrays(folder / f"{name}.example" / "model.npz")
         np.testing.assert_allclose(arrays["model"], model, rtol=0, atol=1e-12)
@@ -110,7 +110,7 @@ def test_from_the_files_to_every_agents_model(folder):
         assert (folder / f"{name}.example" / "report.html").exists()
         assert (folder / f"{name}.example").stat().st_mode & 0o077 == 0
     kept = {path.name for path in (folder / "server.example").iterdir()}
-    assert kept == {"checkpoint.npz", "history.jsonl", "lock", "progress.json", "result.json"}
+    assert kept == {"checkpoint.npz", "history.jsonl", "lock", "status.json", "result.json"}
 
 
 def test_what_owners_say_is_obeyed(folder):
@@ -119,33 +119,37 @@ def test_what_owners_say_is_obeyed(folder):
     change(folder, 'report = ["loss"]', 'report = ["rows", "infeasibility"]', "agent-3")
     grid = grid_of(folder)
     result = train(folder, grid)
-    assert "agent-2 did not give it" in result["no_certificate"]
+    assert "agent-2 did not give it" in result.no_certificate
     assert set(grid.kinds) == {"hello", "train", "finish", "audit"}
-    said = {name: set(figures) for name, figures in result["told"].items()}
-    assert said == {"agent-1": {"loss"}, "agent-3": {"rows", "infeasibility"}}
+    reported = {name: set(metrics) for name, metrics in result.metrics.items()}
+    assert reported == {"agent-1": {"loss"}, "agent-3": {"rows", "infeasibility"}}
 
 
 def test_the_first_that_come_are_the_roster_and_stay_it(folder):
     change(folder, 'roster = ["agent-1", "agent-2", "agent-3"]', "roster = 2")
     change(folder, "minimum = 3", "minimum = 2")
-    (folder / "broken.toml").write_text("name = 3")  # it does not even say its name
-    with pytest.raises(TooFew, match=r"needs 2 agents, and in 0.2 seconds only agent-3 came; st"):
+    (folder / "broken.toml").write_text("name = 3")  # a node whose file has no name
+    with pytest.raises(
+        MissingAgents, match=r"needs 2 agents, but in 0.2 seconds only agent-3 connect"
+    ):
         train(folder, grid_of(folder, ["agent-3", "broken"]))
     assert not (folder / "server.example" / "checkpoint.npz").exists()
     train(folder, grid_of(folder, ["agent-3", "agent-1"]))
     about, _ = load_arrays(folder / "server.example" / "checkpoint.npz")
-    assert about["terms"]["roster"] == ["agent-1", "agent-3"]
+    assert about["config"]["roster"] == ["agent-1", "agent-3"]
     change(folder, "rounds = 2", "rounds = 3")
     result = train(folder, grid_of(folder, ["agent-2", "agent-3", "agent-1"]))
-    assert (result["rounds"], result["finished"]) == (3, ["agent-1", "agent-3"])
+    assert (result.rounds, result.finished) == (3, ["agent-1", "agent-3"])
     assert not (folder / "agent-2.example").exists()
     change(folder, "roster = 2", "roster = 3")
-    with pytest.raises(ValueError, match="roster must be 2, as many as the training began with"):
+    with pytest.raises(
+        ValueError, match="roster must be 2, the number of agents that the training"
+    ):
         train(folder, grid_of(folder))
 
 
 def test_an_audit_without_training(folder):
-    with pytest.raises(ValueError, match="there must be a training to audit, and none has begun"):
+    with pytest.raises(ValueError, match="there is no training to audit yet; train first"):
         train(folder, grid_of(folder), "audit")
     assert not (folder / "server.example").exists()
     train(folder, grid_of(folder))
@@ -153,37 +157,37 @@ def test_an_audit_without_training(folder):
     grid = grid_of(folder)
     result = train(folder, grid, "audit")
     assert set(grid.kinds) == {"hello", "audit"}
-    assert max(result["audit"].values()) < 1e-14
-    assert result["finished"] == NAMES  # what was known is kept
+    assert max(result.audit.values()) < 1e-14
+    assert result.finished == NAMES  # what was known is kept
     assert (folder / "server.example" / "checkpoint.npz").read_bytes() == before
     result = train(folder, grid_of(folder, NAMES[:2]), "audit")
-    assert result["no_audit"] == "The audit needs all agents, and agent-3 did not answer."
-    assert "audit" not in result
+    assert result.no_audit == "The audit needs all agents, and agent-3 did not answer."
+    assert result.audit is None
     with pytest.raises(ValueError, match="task must be one of train, audit, got 'play'"):
         train(folder, grid_of(folder), "play")
 
 
-def test_who_is_late_is_told_and_counts_as_absent(folder):
+def test_an_agent_that_is_late_is_shown_and_treated_as_absent(folder):
     change(folder, "minimum = 3", "minimum = 2")
     grid = grid_of(folder)
     seen = []
 
     def watch(node, message):
-        if message.content.config_records["facts"].get("round") == 1:
+        if message.content.config_records["metadata"].get("round") == 1:
             grid.deaf = {2}
-            seen.append(read_progress(folder / "server.example" / "progress.json"))
+            seen.append(Status.load(folder / "server.example" / "status.json"))
         return Grid.answer(grid, node, message)
 
     grid.answer = watch
     result = train(folder, grid)
     history = read_history(folder / "server.example" / "history.jsonl", 9)
     assert [entry["missing"] for entry in history] == [[], ["agent-2"]]
-    assert (seen[0]["stage"], seen[0]["round"], seen[0]["here"]) == ("training", 1, NAMES)
-    assert "did not answer" in result["no_certificate"]
-    facts = read_progress(folder / "server.example" / "progress.json")
-    assert (facts["stage"], facts["late"], facts["round"]) == ("done", ["agent-2"], 2)
-    assert "late: agent-2" in told(facts)
-    assert facts["began"] <= facts["since"] <= facts["updated"]
+    assert (seen[0].stage, seen[0].round, seen[0].present) == ("training", 1, NAMES)
+    assert "did not answer" in result.no_certificate
+    status = Status.load(folder / "server.example" / "status.json")
+    assert (status.stage, status.late, status.round) == ("done", ["agent-2"], 2)
+    assert "late: agent-2" in status_lines(status)
+    assert status.started_at <= status.round_started_at <= status.updated_at
 
 
 def test_a_mistake_stays_with_its_agent(folder, caplog):
@@ -204,7 +208,7 @@ def test_a_name_that_two_nodes_claim_is_refused(folder):
     train(folder, grid_of(folder, [*NAMES, "agent-2"]))
     entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
     assert entry["refused"].keys() == {"agent-2"}
-    assert entry["counted"] == ["agent-1", "agent-3"]
+    assert entry["accepted"] == ["agent-1", "agent-3"]
 
 
 def test_nodes_that_are_none_of_ours_do_no_harm(folder):
@@ -217,19 +221,19 @@ def test_nodes_that_are_none_of_ours_do_no_harm(folder):
 
     grid.answer = answer
     assert train(folder, grid)["finished"] == NAMES
-    assert b"\\u001b" not in (folder / "server.example" / "progress.json").read_bytes()
+    assert b"\\u001b" not in (folder / "server.example" / "status.json").read_bytes()
 
 
 def test_why_a_training_failed_can_be_read(folder):
-    with pytest.raises(TooFew, match="Round 0 had fewer than 3 agents"):
+    with pytest.raises(MissingAgents, match="Round 0 had fewer than 3 agents"):
         train(folder, grid_of(folder, NAMES[:2]))
-    facts = read_progress(folder / "server.example" / "progress.json")
-    assert facts["stage"] == "failed"
-    assert facts["why"] == (
-        "Round 0 had fewer than 3 agents 10 times; start more agents, then go on."
+    status = Status.load(folder / "server.example" / "status.json")
+    assert status.stage == "failed"
+    assert status.error == (
+        "Round 0 had fewer than 3 agents in 10 attempts; start more agents, then rerun the command."
     )
-    assert told(facts)[-1] == facts["why"]
-    assert "away: agent-3" in told(facts)
+    assert status_lines(status)[-1] == status.error
+    assert "absent: agent-3" in status_lines(status)
 
 
 def test_a_reply_is_of_the_node_that_was_asked_whatever_name_it_takes(folder):
@@ -237,11 +241,11 @@ def test_a_reply_is_of_the_node_that_was_asked_whatever_name_it_takes(folder):
 
     def answer(node, message):
         records = Grid.answer(grid, node, message)
-        if node == 1 and records.config_records["facts"]["kind"] == "train":
-            records.config_records["facts"]["name"] = "agent-2"
+        if node == 1 and records.config_records["metadata"]["kind"] == "train":
+            records.config_records["metadata"]["name"] = "agent-2"
         return records
 
     grid.answer = answer
     train(folder, grid)
     entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
-    assert (entry["counted"], entry["refused"]) == (NAMES, {})
+    assert (entry["accepted"], entry["refused"]) == (NAMES, {})

@@ -56,8 +56,8 @@ from pcfed.config.section import Section, read_toml
 from pcfed.config.train_file import DTYPES
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, display_path, join_names, short_repr
-from pcfed.federation.protocol import MEASURES
-from pcfed.federation.server_config import Terms
+from pcfed.federation.protocol import METRICS
+from pcfed.federation.server_config import ServerConfig
 from pcfed.problem import Agent
 from pcfed.sets import WholeSpace
 from pcfed.training.setup import loss_of, matrix_of
@@ -127,7 +127,7 @@ class ServerSettings:
 
     Attributes
     ----------
-    terms : Terms
+    config : ServerConfig
         What is settled; the roster is empty if the file has only its size.
     size : int
         Number of agents.
@@ -137,7 +137,7 @@ class ServerSettings:
         Seconds that agents have to answer.
     """
 
-    terms: Terms
+    config: ServerConfig
     size: int
     schema: Schema
     deadline: float
@@ -164,7 +164,7 @@ def read_server(path: Path) -> ServerSettings:
     schema = _schema(where, table.get("model", {}))
     section = Section(where, "rounds", table.get("rounds", {}), ROUNDS)
     limit = section.optional_number("norm_limit")
-    terms = Terms(
+    config = ServerConfig(
         training=training,
         roster=roster,
         n=schema.n,
@@ -178,12 +178,12 @@ def read_server(path: Path) -> ServerSettings:
         gap=section.optional_number("gap"),
         gap_every=section.count("gap_every", 10),
     )
-    if terms.minimum > size:
+    if config.minimum > size:
         raise ValueError(
             f"{where}: rounds.minimum must be at most the {size} agents of the roster, got "
-            f"{terms.minimum}; give a smaller number."
+            f"{config.minimum}; give a smaller number."
         )
-    return ServerSettings(terms, size, schema, section.number("deadline", DEADLINE))
+    return ServerSettings(config, size, schema, section.number("deadline", DEADLINE))
 
 
 def _roster(where: str, top: Section) -> tuple[tuple[str, ...], int]:
@@ -244,7 +244,7 @@ class AgentFile:
     certificate : bool
         Whether its owner agrees to take part in certificates.
     report : tuple of str
-        Which of ``MEASURES`` its owner allows to be told.
+        Which of ``METRICS`` its owner allows to be told.
     """
 
     settings: AgentSettings
@@ -272,10 +272,10 @@ def read_agent_file(path: Path) -> AgentFile:
             raise ValueError(f"{where}: {key} is missing; give the agent's {key}.")
     report = () if section.table.get("report") == [] else section.names("report") or ()
     for each in report:
-        if each not in MEASURES:
+        if each not in METRICS:
             raise ValueError(
-                f"{where}: report must be some of {', '.join(MEASURES)}, got {short_repr(each)}; "
-                f"{did_you_mean(each, MEASURES)}Take it out, or take one of these."
+                f"{where}: report must be some of {', '.join(METRICS)}, got {short_repr(each)}; "
+                f"{did_you_mean(each, METRICS)}Take it out, or take one of these."
             )
     return AgentFile(settings, section.flag("certificate", False), report)
 

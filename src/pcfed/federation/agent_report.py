@@ -15,7 +15,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.paths import MODEL, REPORT
-from pcfed.federation.protocol import Fact
+from pcfed.federation.protocol import Scalar
 from pcfed.guarantees import send_model
 from pcfed.problem import Agent
 from pcfed.storage.archive import save_arrays
@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 def measures(agent: Agent, model: Array, names: Sequence[str]) -> dict[str, float]:
-    """Return some of ``MEASURES`` of a model on the agent's data; those without meaning left out.
+    """Return some of ``METRICS`` of a model on the agent's data; those without meaning left out.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def save_outcome(
     agent: Agent,
     model: Array,
     average: Array | None,
-    facts: Mapping[str, Fact],
+    facts: Mapping[str, Scalar],
     about: Mapping[str, Any],
 ) -> None:
     """Write an agent's feasible model and its report.
@@ -126,7 +126,7 @@ def _page(
     model: Array,
     feasible: Float64Array,
     average: Array | None,
-    facts: Mapping[str, Fact],
+    facts: Mapping[str, Scalar],
 ) -> str:
     """Return the report: what a person should know, without scripts."""
     use = use_of_budget(agent, feasible)

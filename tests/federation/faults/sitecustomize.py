@@ -17,9 +17,9 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
     from flwr.supernode.runtime import run_clientapp
 
     from pcfed import PCFedAvg
-    from pcfed.federation.client import Memory
+    from pcfed.federation.client_state import ClientState
 
-    save, local = Memory.save, PCFedAvg.local
+    save, local = ClientState.save, PCFedAvg.local
 
     def fault(whose: str, place: str, now: object) -> bool:
         """Say whether it was here, once the waiting is over."""
@@ -38,13 +38,14 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
 
     def faulty_save(self, path):
         whose = path.parent.name.partition(".")[0]
-        waited = fault(whose, "before", self.facts.get("round"))
+        index = None if self.pending is None else self.pending.round_info.index
+        waited = fault(whose, "before", index)
         save(self, path)
         if waited:
             (folder / "written").touch()
-        fault(whose, "after", self.facts.get("round"))
+        fault(whose, "after", index)
 
-    PCFedAvg.local, Memory.save = faulty_local, faulty_save
+    PCFedAvg.local, ClientState.save = faulty_local, faulty_save
     if wait and where == "before":
         run_clientapp.start_parent_process_monitor = lambda pid: None
 
