@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from pcfed import run
 from pcfed.federation import Client, Message, Server
+from pcfed.federation.client_state import ClientState
 from pcfed.federation.paths import CHECKPOINT, HISTORY
 from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_state import ServerState
-from pcfed.storage.archive import load_arrays
+from pcfed.storage.archive import load_arrays, save_arrays
 from tests.federation.in_process import NAMES, OPTIONS, FaultyTransport, federation, history, models
 from tests.federations import ALGORITHMS
 
@@ -114,6 +115,15 @@ def test_a_history_that_is_not_the_checkpoints_is_refused(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("kind", [ServerState, ClientState])
+def test_states_of_an_earlier_version_are_refused(kind, tmp_path):
+    save_arrays(tmp_path / "state.npz", {"format": 2}, {})
+    with pytest.raises(
+        ValueError, match=r"it has format 2, which pcfed 0.1 reads, and this version"
+    ):
+        kind.load(tmp_path / "state.npz")
+
+
 BAD = {
     "not finite": (lambda v: v * np.nan, {}, "its vectors are not finite"),
     "too long": (lambda v: v * 1e9, {}, "its norm is above the limit 1000"),
@@ -123,6 +133,7 @@ BAD = {
     "round": (lambda v: v, {"round": 7}, "its reply is for another round"),
     "training": (lambda v: v, {"training": "x"}, "its reply is for another training"),
     "taken": (lambda v: v, {"name": "south"}, "two nodes use this name"),
+    "version": (lambda v: v, {"protocol": 1}, "it uses version 1 of the protocol and the server"),
 }
 
 

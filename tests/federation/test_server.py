@@ -220,7 +220,7 @@ def test_nodes_that_are_none_of_ours_do_no_harm(folder):
         return to_records(strange[node]) if node in strange else Grid.answer(grid, node, message)
 
     grid.answer = answer
-    assert train(folder, grid)["finished"] == NAMES
+    assert train(folder, grid).finished == NAMES
     assert b"\\u001b" not in (folder / "server.example" / "status.json").read_bytes()
 
 
