@@ -1,16 +1,20 @@
-"""Configurations: the form, the defaults, and the digest of what the numbers depend on."""
+"""train.toml: its keys, the defaults, and the digest of what the numbers depend on."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pcfed import FedAvg, FedProx, Local, PCFedAvg, Scaffold
-from pcfed.config.train_file import DURATION
-from pcfed.training import AgentSettings, load_config, read_config
+from pcfed.algorithms.registry import algorithm_names, register
+from pcfed.config.train_file import Training
+from pcfed.training import build_setup, load_config, prepare, read_config
 from tests.training.folders import FULL_CONFIG, OWN_CONFIG, SHARED, SHARED_CONFIG, folder_with
 
 
@@ -25,15 +29,6 @@ def test_the_documented_form(tmp_path):
     assert str(config.agent("north").constraint) == "L1Ball(radius=5.0)"
     assert str(config.agent("anybody").constraint) == "WholeSpace()"
     assert config.agent("anybody").target == "load"
-
-
-def test_the_module_shows_a_valid_form(tmp_path):
-    """What the description of the module shows can be copied."""
-    from pcfed.training import config
-
-    lines = (line[4:] for line in config.__doc__.splitlines() if line.startswith("    "))
-    made = load_config(folder_with(tmp_path, config="\n".join(lines)))
-    assert made.agents[0].file == "north.csv"
 
 
 def test_defaults(tmp_path):
@@ -72,7 +67,7 @@ def test_what_is_resolved_reads_back(text, tmp_path):
     config = load_config(folder_with(tmp_path, config=text))
     again = read_config(json.loads(json.dumps(config.resolved())), config.path)
     assert again.resolved() == config.resolved()
-    assert again.digest() == config.digest()
+    assert again.digest(FILES) == config.digest(FILES)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +86,48 @@ def test_algorithms(text, algorithm, tmp_path):
     assert load_config(path).algorithm == algorithm
 
 
-def test_an_agent_is_completed_by_the_defaults():
-    agent = AgentSettings("north", coupling=0.0).completed(
-        AgentSettings("", target="y", coupling=1)
-    )
-    assert agent == AgentSettings("north", target="y", coupling=0.0)
+def test_an_algorithm_that_a_user_registered(tmp_path, monkeypatch):
+    monkeypatch.setattr("pcfed.algorithms.registry._ALGORITHMS", {})
+    text = f"{SHARED_CONFIG}\n[algorithm]\nname = 'Mine'\nflavour = 'x'\ntimes = 3"
+
+    @register
+    @dataclass(frozen=True)
+    class Mine(FedAvg):
+        flavour: str = "y"
+        times: int = 1
+
+    assert algorithm_names() == ("Mine",)
+    assert load_config(folder_with(tmp_path, config=text)).algorithm == Mine("auto", 0.0, "x", 3)
+    with pytest.raises(ValueError, match=r"algorithm.times must be an integer, got 'a'; give one"):
+        load_config(folder_with(tmp_path, config=text.replace("= 3", "= 'a'")))
+
+
+def test_an_agent_is_completed_by_the_defaults(tmp_path):
+    text = SHARED_CONFIG + "coupling = 0\n[defaults]\ncoupling = 2\nconstraint = 'l2(1)'\n"
+    config = load_config(folder_with(tmp_path, config=text))
+    north, south = config.agent("north"), config.agent("south")
+    assert (str(north.constraint), north.coupling) == ("L1Ball(radius=5.0)", 0.0)
+    assert (str(south.constraint), south.coupling) == ("L2Ball(radius=1.0)", 2.0)
+    assert north.target == south.target == "load"
+
+
+FILES = {"all.csv": "a" * 64, "north.csv": "b" * 64, "south.csv": "c" * 64}
+"""Digests of data files."""
 
 
 def digest(folder, **files):
-    return load_config(folder_with(folder, **files)).digest()
+    """The digest of a configuration, whose data files are not read."""
+    return load_config(folder_with(folder, **files)).digest({"./all.csv": "a" * 64, **FILES})
+
+
+def test_digests_stay_the_same_from_version_to_version(tmp_path):
+    """Runs that an older version began can be resumed."""
+    expected = {
+        FULL_CONFIG: "c0b38f021d2a1534ae1f6fe8fc9a3aa43f87176ec9ffb5f543e5757047f89340",
+        SHARED_CONFIG: "31ec604b8b1bdf8f5579fcd07eae1488218de3244debcd58e92a99036532167f",
+        OWN_CONFIG: "a62d58ee6aeaee73234cf24ce2a2865db4823010ed7346f2a21fdcbbcaf956eb",
+    }
+    assert {text: digest(tmp_path, config=text) for text in expected} == expected
 
 
 NUMBERS = [match.span(1) for match in re.finditer(r" = ([\d.e]+)", FULL_CONFIG)]
@@ -112,7 +140,7 @@ def test_the_digest_changes_with_every_number(place, tmp_path):
     text = f"{FULL_CONFIG[: place[0]]}{other}{FULL_CONFIG[place[1] :]}"
     key = FULL_CONFIG[: place[0]].split()[-2]
     same = digest(tmp_path, config=text) == digest(tmp_path, config=FULL_CONFIG)
-    assert same == (key in DURATION)  # how long it goes on changes no number
+    assert same == (key in Training.keys_outside_digest())
 
 
 @pytest.mark.parametrize(
@@ -137,12 +165,24 @@ def test_the_digest_changes_with_every_word(before, after, tmp_path):
 
 
 def test_the_digest_changes_with_every_byte_of_the_data(tmp_path):
-    first = digest(tmp_path)
-    for k in range(0, len(SHARED), 7):
-        content = bytearray(SHARED.encode())
-        content[k] ^= 1
-        assert digest(tmp_path, all=bytes(content)) != first
-    assert digest(tmp_path, north=b"not used") == first
+    first = build_setup(load_config(folder_with(tmp_path))).digest
+    sha256 = hashlib.sha256(SHARED.encode()).hexdigest()
+    assert first == load_config(tmp_path / "train.toml").digest({"all.csv": sha256})
+    for before, after in ((",5,a", ",5.0,a"), ("north,1", "north, 1"), ("b\n", "b\r\n")):
+        other = build_setup(load_config(folder_with(tmp_path, all=SHARED.replace(before, after))))
+        assert other.digest != first
+    other = build_setup(load_config(folder_with(tmp_path, north=b"not used")))
+    assert other.digest == first
+
+
+def test_a_data_file_is_read_once(tmp_path, monkeypatch):
+    """What is hashed is what was parsed, even if the file changes meanwhile."""
+    path = folder_with(tmp_path, config=OWN_CONFIG)
+    reads = []
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda file: reads.append(file.name) or read(file))
+    prepare(path, tmp_path / "run")
+    assert sorted(reads) == ["north.csv", "south.csv", "train.toml"]
 
 
 @pytest.mark.parametrize(
@@ -174,13 +214,6 @@ def test_the_order_of_agents_is_in_the_digest(tmp_path):
     parts = OWN_CONFIG.split("[agents")
     other = "[agents".join([parts[0], parts[2], parts[1]])
     assert digest(tmp_path, config=other) != digest(tmp_path, config=OWN_CONFIG)
-
-
-def test_the_digest_says_which_file_is_missing(tmp_path):
-    path = folder_with(tmp_path, config=OWN_CONFIG)
-    (tmp_path / "south.csv").unlink()
-    with pytest.raises(ValueError, match=r"south\.csv: there must be a file"):
-        load_config(path).digest()
 
 
 def test_paths_are_relative_to_the_configuration(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcfed.data.readers import CHUNK, read_csv
+from pcfed.data.readers import CHUNK_ROWS, read_csv
 from pcfed.training import Table, read_table
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -50,11 +50,11 @@ def test_lines_are_those_of_the_file(tmp_path):
 
 def test_text_that_begins_late_makes_a_text_column(tmp_path):
     path = tmp_path / "a.csv"
-    rows = [f"{i},{i}" for i in range(2 * CHUNK)]
+    rows = [f"{i},{i}" for i in range(2 * CHUNK_ROWS)]
     path.write_text("\n".join(["a,b", *rows, "1,x"]))
     table = read_table(path)
-    assert table.numbers("a").tolist() == [*range(2 * CHUNK), 1]
-    assert table.columns["b"].tolist() == [*map(str, range(2 * CHUNK)), "x"]
+    assert table.numbers("a").tolist() == [*range(2 * CHUNK_ROWS), 1]
+    assert table.columns["b"].tolist() == [*map(str, range(2 * CHUNK_ROWS)), "x"]
 
 
 def test_text_stays_as_it_is_where_asked(tmp_path):
@@ -144,7 +144,7 @@ def test_archives_that_are_none(name, tmp_path):
 
 def test_archives_that_would_unpack_to_too_much(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", a=np.zeros(10_000))
-    monkeypatch.setattr("pcfed.data.readers.MOST_BYTES", 50_000)
+    monkeypatch.setattr("pcfed.data.readers.MAX_BYTES", 50_000)
     with pytest.raises(ValueError, match="its arrays have 80128 bytes, more than 50000"):
         read_table(tmp_path / "a.npz")
 
@@ -171,7 +171,7 @@ def test_parquet_columns(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"any")
     for name, module in parquet(columns).items():
         monkeypatch.setitem(sys.modules, name, module)
-    with pytest.raises(ValueError, match="got another kind in 'list'; leave it out of the file"):
+    with pytest.raises(ValueError, match="got another type in 'list'; leave it out of the file"):
         read_table(tmp_path / "a.parquet")
     del columns["list"]
     for name, module in parquet(columns).items():

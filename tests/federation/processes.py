@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from pcfed import Agent, Problem, run
-from pcfed.config.federation_files import agent_of, read_agent_file, read_server
+from pcfed.config.federation_files import read_agent_file, read_server_file
+from pcfed.federation.agent_data import build_agent
 from pcfed.federation.client import Client
 from pcfed.federation.local_federation import FLOWER_NAME, Command, LocalFederation
 from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, training_directory
+from pcfed.federation.server_config import ServerConfig
 from pcfed.federation.server_result import ServerResult
 from pcfed.federation.server_state import ServerState
 from pcfed.federation.status_file import read_history
@@ -66,13 +68,15 @@ class Federation(LocalFederation):
         rounds: int,
         algorithm: str = EXACT,
         minimum: int | None = None,
+        imports: Sequence[str] = (),
     ) -> None:
         """Write the server's file of another training."""
         text = self.server_file.read_text()
         shared = text[text.index("roster") : text.index("[algorithm]")]
         minimum = len(self.names) if minimum is None else minimum
         self.server_file.write_text(
-            f'training = "{training}"\n{shared}[algorithm]\n{algorithm}\n\n[rounds]\n'
+            f'training = "{training}"\nimports = {list(imports)}\n{shared}'
+            f"[algorithm]\n{algorithm}\n\n[rounds]\n"
             f"rounds = {rounds}\nlocal_steps = 5\nseed = 3\nminimum = {minimum}\n"
             "deadline = 60.0\n"
         )
@@ -91,7 +95,7 @@ class Federation(LocalFederation):
 
         The audit must hold, and every agent's model must be the simulator's.
         """
-        config = read_server(self.server_file).config
+        config = ServerConfig.from_file(read_server_file(self.server_file))
         audit = ServerResult.load(self.training_directory / RESULT).audit
         assert all(difference < 1e-13 for difference in audit.values()), audit
         history = self.history()
@@ -123,14 +127,14 @@ class Federation(LocalFederation):
 
     def agents(self) -> list[Agent]:
         """Return the agents as the simulator needs them."""
-        schema = read_server(self.server_file).schema
+        model = read_server_file(self.server_file).model
         files = [self.folder / f"{name}.toml" for name in self.names]
-        return [agent_of(file, read_agent_file(file).settings, schema) for file in files]
+        return [build_agent(file, read_agent_file(file), model) for file in files]
 
     def state(self, name: str) -> Path:
         """Return the folder of an agent's state."""
-        config = read_server(self.server_file).config
-        return training_directory(self.folder / f"{name}.toml", config.training)
+        training = read_server_file(self.server_file).training
+        return training_directory(self.folder / f"{name}.toml", training)
 
     def kill(self, name: str) -> None:
         """Kill a SuperNode or the SuperLink, and nothing else, with SIGKILL."""

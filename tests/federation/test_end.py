@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pcfed import Agent, FedAvg, PCFedAvg, certify
+from pcfed.config.federation_files import METRICS
 from pcfed.federation.agent_report import use_of_budget
-from pcfed.federation.protocol import METRICS
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box, Halfspace, L1Ball, L2Ball, WholeSpace
 from pcfed.storage.archive import load_arrays

@@ -13,6 +13,7 @@ from pcfed.federation.client_state import ClientState
 from pcfed.federation.keys import make_keys
 from pcfed.federation.paths import STATE
 from tests.federation.processes import EXACT, Federation, federation, wait_until
+from tests.federation.test_server import MODULE
 
 pytestmark = pytest.mark.federation
 
@@ -39,6 +40,16 @@ def test_the_numbers_of_the_simulator(real, name):
     real.begin(name, rounds=2, algorithm=ALGORITHMS[name])
     real.train()
     assert real.check() == [real.names] * 2
+
+
+def test_an_algorithm_that_server_and_agents_import(real):
+    (real.folder / "own_algorithms.py").write_text(MODULE)
+    for name in real.names:
+        real.change(name, "coupling", 'imports = ["own_algorithms"]\ncoupling')
+    algorithm = 'name = "Momentum"\nstep = 0.05\npenalty = 3.0\nmomentum = 0.8'
+    real.begin("own algorithm", rounds=3, algorithm=algorithm, imports=["own_algorithms"])
+    real.train()
+    assert real.check() == [real.names] * 3
 
 
 def test_strangers_get_nowhere(real, tmp_path):

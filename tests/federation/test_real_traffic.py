@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pcfed.config.federation_files import read_server
-from pcfed.federation import Client, Message, Server
+from pcfed.config.federation_files import read_server_file
+from pcfed.federation import Client, Message, Server, ServerConfig
 from pcfed.federation.client_state import ClientState
 from pcfed.federation.local_federation import HOST
 from pcfed.federation.paths import MODEL
@@ -117,7 +117,7 @@ class Rehearsal:
         self.sent: list[np.ndarray] = []
         self.received: list[np.ndarray] = []
         self.kept: list[np.ndarray] = []
-        self.config = read_server(real.server_file).config
+        self.config = ServerConfig.from_file(read_server_file(real.server_file))
         with Server(self.config, self, folder / "server") as server:
             server.run()
             server.conclude()

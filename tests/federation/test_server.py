@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
 
 from pcfed import Problem, certify, run
+from pcfed.algorithms import registry
 from pcfed.cli.federation import status_lines
-from pcfed.config.federation_files import agent_of, read_agent_file, read_server
+from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation import transport
+from pcfed.federation.agent_data import build_agent
 from pcfed.federation.client_app import reply_to
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.protocol import Message
@@ -90,10 +93,10 @@ def train(folder, grid, task="train"):
 
 
 def simulated(folder, rounds=2):
-    settings = read_server(folder / "server.toml")
+    server = read_server_file(folder / "server.toml")
     paths = [folder / f"{name}.toml" for name in NAMES]
-    problem = Problem(agent_of(p, read_agent_file(p).settings, settings.schema) for p in paths)
-    return problem, run(problem, settings.config.algorithm, rounds=rounds, local_steps=20)
+    problem = Problem(build_agent(p, read_agent_file(p), server.model) for p in paths)
+    return problem, run(problem, server.algorithm, rounds=rounds, local_steps=20)
 
 
 def test_from_the_files_to_every_agents_model(folder):
@@ -249,3 +252,78 @@ def test_a_reply_is_of_the_node_that_was_asked_whatever_name_it_takes(folder):
     train(folder, grid)
     entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
     assert (entry["accepted"], entry["refused"]) == (NAMES, {})
+
+
+MODULE = """
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+
+from pcfed import FedAvg
+from pcfed.algorithms.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class Momentum(FedAvg):
+    _: KW_ONLY
+    momentum: float = 0.5
+
+    def start(self, models):
+        server, private = super().start(models)
+        return {**server, "momentum": np.zeros_like(server["x"])}, private
+
+    def aggregate(self, server, sums, round_info):
+        moved = self.momentum * server["momentum"] + sums.vectors["delta"] / sums.num_aggregated
+        return {"x": server["x"] + moved, "momentum": moved}
+"""
+
+
+class SeparateGrid(Grid):
+    """A grid whose nodes start without the user's modules, as processes of their own do."""
+
+    def answer(self, node, message):
+        registered = dict(registry._ALGORITHMS)
+        registry._ALGORITHMS.pop("Momentum")
+        sys.modules.pop("own_algorithms", None)
+        try:
+            return super().answer(node, message)
+        finally:
+            registry._ALGORITHMS.clear()
+            registry._ALGORITHMS.update(registered)
+
+
+@pytest.fixture
+def own_algorithm(folder, monkeypatch):
+    """The example with an algorithm of a module beside the server's file."""
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+    monkeypatch.setitem(sys.modules, "own_algorithms", None)
+    del sys.modules["own_algorithms"]
+    (folder / "own_algorithms.py").write_text(MODULE)
+    change(folder, "exact = true", 'name = "Momentum"\nmomentum = 0.8')
+    change(folder, "[model]", 'imports = ["own_algorithms"]\n\n[model]')
+    return SeparateGrid([folder / f"{name}.toml" for name in NAMES])
+
+
+def test_an_algorithm_that_server_and_agents_import(folder, own_algorithm):
+    for name in NAMES:
+        change(folder, "coupling", 'imports = ["own_algorithms"]\ncoupling', name)
+    assert train(folder, own_algorithm).finished == NAMES
+    _, expected = simulated(folder)
+    _, arrays = load_arrays(folder / "server.example" / "checkpoint.npz")
+    np.testing.assert_allclose(arrays["server/x"], expected.models[0], rtol=0, atol=1e-12)
+    assert np.any(arrays["server/momentum"])
+    assert str(folder) not in sys.path
+
+
+def test_an_agent_imports_only_what_its_own_file_names(folder, own_algorithm):
+    change(folder, "minimum = 3", "minimum = 2")
+    for name in NAMES[:2]:
+        change(folder, "coupling", 'imports = ["own_algorithms"]\ncoupling', name)
+    train(folder, own_algorithm)
+    entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
+    assert entry["accepted"] == NAMES[:2]
+    assert entry["refused"] == {
+        "agent-3": "the agent does not know the algorithm 'Momentum'; its owner must name the "
+        'module that registers it, as in imports = ["my_algorithms"], in the agent\'s file'
+    }

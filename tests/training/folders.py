@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pcfed.training import TrainingSetup, assemble, load_config
+from pcfed.training import TrainingSetup, build_setup, load_config
 
 SHARED = """home,area,rooms,load
 north,1,2,a
@@ -104,5 +104,5 @@ def folder_with(folder: Path, **files: str | bytes) -> Path:
     return folder / names["config"]
 
 
-def assembled(folder: Path, **files: str | bytes) -> TrainingSetup:
-    return assemble(load_config(folder_with(folder, **files)))
+def setup_in(folder: Path, **files: str | bytes) -> TrainingSetup:
+    return build_setup(load_config(folder_with(folder, **files)))

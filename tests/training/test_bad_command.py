@@ -32,7 +32,7 @@ OTHERS = {
         "agents.north: NuclearBall: no projection onto it is known where entries have different",
     ),
     "local only": (more("[training]\nlocal_only = 1"), "training.local_only must be true or false"),
-    "a folder in the way": ({}, "must be a folder of a training, or new, and is neither"),
+    "a folder in the way": ({}, "must be a new directory or one of a training, and is neither"),
 }
 CASES = CONFIGS | DATA | OTHERS
 
@@ -61,11 +61,24 @@ def test_one_sentence_and_nothing_written(name, tmp_path, monkeypatch, capsys):
     assert run(["train.toml"], monkeypatch) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    (sentence,) = err.splitlines()
-    assert sentence.endswith((".", "?"))
-    assert "Traceback" not in sentence
-    assert re.search(expected, sentence)
+    sentences = err.splitlines()
+    assert len(sentences) == (2 if name == "agent without target" else 1)  # there are two agents
+    assert all(sentence.endswith((".", "?")) for sentence in sentences)
+    assert "Traceback" not in err
+    assert re.search(expected, err)
     assert written(tmp_path) == before
+
+
+def test_all_errors_of_a_file_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = SHARED_CONFIG.replace('"softmax"', '"sofmax"').replace("l1 = 5", "l1 = -5")
+    folder_with(tmp_path, config=text + "[training]\nrounds = 'x'\nround = 3\n")
+    assert run(["train.toml"], monkeypatch) == 2
+    kind, rounds, round_, constraint = capsys.readouterr().err.splitlines()
+    assert kind.startswith("train.toml: model.kind must be one of softmax, ")
+    assert rounds.startswith("train.toml: training.rounds must be an integer ≥ 1, got 'x'; give")
+    assert round_.startswith("train.toml: training has no key 'round'; did you mean 'rounds'? V")
+    assert constraint.startswith("train.toml: agents.north.constraint: L1Ball: radius must be ≥ 0")
 
 
 def test_there_are_enough_of_them():
@@ -89,7 +102,7 @@ DOUBTFUL = {
             "north": "a,c,load\n1,3,1\n2,3,2\n4,3,1\n",
             "south": "a,c,load\n1,3,1\n2,3,2\n",
         },
-        "columns with the same number in all rows tell nothing, got 'c'",
+        "columns with the same number in all rows contain no information, got 'c'",
     ),
     "a label of one agent": (
         {"all": SHARED.replace("south,1,4,b", "south,1,4,z")},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.training.folders import NORTH, OWN_CONFIG, SHARED, SHARED_CONFIG, assembled
+from tests.training.folders import NORTH, OWN_CONFIG, SHARED, SHARED_CONFIG, setup_in
 
 
 def shared(before: str, after: str) -> dict[str, str]:
@@ -44,14 +44,14 @@ CONFIGS = {
     "section": (more("[trainig]\n"), r"the file has no key 'trainig'; did you mean 'training'\?"),
     "section number": ({"config": "model = 3"}, "model must be a table, got 3"),
     "key": (more("[training]\nround = 3"), r"training has no key 'round'; did you mean 'rounds'\?"),
-    "keys": (more("[training]\nzzz = 3"), "no key 'zzz'; Valid keys are rounds, local_steps, bat"),
+    "keys": (more("[training]\nzzz = 3"), "no key 'zzz'; valid keys are rounds, local_steps, bat"),
     "kind": (shared('"softmax"', '"sofmax"'), "model.kind must be one of .* got 'sofmax'; did you"),
     "kind number": (shared('"softmax"', "1"), "model.kind must be one of .* got 1"),
     "intercept": (
         shared('"softmax"', '"softmax"\nintercept = 1'),
         "model.intercept must be true or false, got 1",
     ),
-    "l2": (shared('"softmax"', '"softmax"\nl2 = -1'), "model.l2 must be ≥ 0, got -1"),
+    "l2": (shared('"softmax"', '"softmax"\nl2 = -1'), "model.l2 must be a number ≥ 0, got -1"),
     "l2 nan": (
         shared('"softmax"', '"softmax"\nl2 = nan'),
         "model.l2 must be a number ≥ 0, got nan",
@@ -62,8 +62,11 @@ CONFIGS = {
         "given together, got only data.agent; give data",
     ),
     "no target": (shared('target = "load"', ""), "data.target is missing"),
-    "target number": (shared('"load"', "7"), "data.target must be a text, got 7"),
-    "target agent": (shared('"load"', '"home"'), "data.target and data.agent must differ, got 'ho"),
+    "target number": (shared('"load"', "7"), "data.target must be a non-empty string, got 7"),
+    "target agent": (
+        shared('"load"', '"home"'),
+        "data.target and data.agent must be different columns, got 'ho",
+    ),
     "features text": (
         shared('"load"', '"load"\nfeatures = "area"'),
         "data.features must be a list of names, got 'area'",
@@ -82,23 +85,26 @@ CONFIGS = {
     ),
     "held out": (
         shared('"load"', '"load"\nheld_out = 1.0'),
-        r"held_out must be in \[0, 1\), got 1",
+        r"held_out must be a number in \[0, 1\), got 1",
     ),
     "dtype": (shared('"load"', '"load"\ndtype = "float16"'), "data.dtype must be one of float64, "),
-    "no agents": ({"config": 'model.kind = "softmax"'}, "agents are missing; give a table"),
+    "no agents": ({"config": 'model.kind = "softmax"'}, "agents are missing; give one table"),
     "algorithm name": (
         more('[algorithm]\nname = "FedAgv"'),
         r"algorithm.name must be one of .* got 'FedAgv'; did you mean 'FedAvg'\?",
     ),
     "exact for FedAvg": (
         more('[algorithm]\nname = "FedAvg"\nexact = true'),
-        "algorithm has no key 'exact'; Valid keys are name, step, penalty",
+        "algorithm has no key 'exact'; valid keys are name, step, penalty",
     ),
-    "step": (more("[algorithm]\nstep = 0"), "algorithm.step must be > 0, got 0"),
+    "step": (
+        more("[algorithm]\nstep = 0"),
+        'algorithm.step must be a number > 0 or "auto" or "theory", got 0',
+    ),
     "step word": (more('[algorithm]\nstep = "atuo"'), r"algorithm.step must be .*mean 'auto'\?"),
     "step theory": (
         more('[algorithm]\nname = "Local"\nstep = "theory"'),
-        "algorithm.step must be a number or one of 'auto', got 'theory'",
+        "algorithm.step must be a number > 0 or \"auto\", got 'theory'",
     ),
     "step theory only": (
         more('[algorithm]\nstep = "theory"'),
@@ -107,27 +113,27 @@ CONFIGS = {
     "penalty exact": (more("[algorithm]\npenalty = 0"), "algorithm: PCFedAvg: penalty must be > 0"),
     "prox": (
         more('[algorithm]\nname = "FedProx"'),
-        "algorithm.prox is missing, which FedProx need",
+        "algorithm.prox is missing; give a number such as 0.1",
     ),
-    "rounds": (more("[training]\nrounds = 0"), "training.rounds must be a whole number ≥ 1, got 0"),
-    "rounds float": (more("[training]\nrounds = 1.5"), "training.rounds must be a whole number"),
+    "rounds": (more("[training]\nrounds = 0"), "training.rounds must be an integer ≥ 1, got 0"),
+    "rounds float": (more("[training]\nrounds = 1.5"), "training.rounds must be an integer"),
     "rounds true": (more("[training]\nrounds = true"), "training.rounds .* got True"),
     "rounds huge": (
         more(f"[training]\nrounds = 0x{'f' * 9999}"),
         "training.rounds .* too large to",
     ),
-    "gap": (more("[training]\ngap = 0"), "training.gap must be > 0, got 0"),
-    "batch": (more("[training]\nbatch = 1.5"), r"training.batch must be a share in \(0, 1\], with"),
+    "gap": (more("[training]\ngap = 0"), "training.gap must be a number > 0, got 0"),
+    "batch": (more("[training]\nbatch = 1.5"), r"training.batch must be a float in \(0, 1\] or an"),
     "batch large": (more("[training]\nbatch = 9"), "training.batch .* got 9 but north trains on 2"),
     "participation": (more("[training]\nparticipation = 3"), "participation .* got 3 of 2"),
-    "seed": (more("[training]\nseed = -1"), "training.seed must be a whole number ≥ 0, got -1"),
+    "seed": (more("[training]\nseed = -1"), "training.seed must be an integer ≥ 0, got -1"),
     "norm limit": (
         more("[training]\nnorm_limit = inf"),
         "training.norm_limit must be a number > 0",
     ),
     "defaults": (
         more("[defaults]\nfile = 'a.csv'"),
-        "defaults has no key 'file'; Valid keys are c",
+        "defaults has no key 'file'; valid keys are c",
     ),
     "constraint": (shared("l1 = 5", "l11 = 5"), "agents.north.constraint: parse_set: 'l11' is not"),
     "radius": (shared("l1 = 5", "l1 = -5"), "agents.north.constraint: L1Ball: radius must be ≥ 0"),
@@ -141,11 +147,11 @@ CONFIGS = {
     ),
     "coupling": (
         shared("{l1 = 5}", "{l1 = 5}\ncoupling = -1"),
-        "north.coupling must be ≥ 0, got -1",
+        "north.coupling must be a number ≥ 0, got -1",
     ),
     "agents list": (
         {"config": 'model.kind = "softmax"\nagents = [1]'},
-        "agents must be tables, got",
+        "agents must be a table, got",
     ),
     "agent number": (
         {"config": 'model.kind = "softmax"\nagents.a = 1'},
@@ -184,7 +190,7 @@ DATA = {
     "empty file": (north(""), "north.csv: the file must have columns, got an empty one"),
     "no rows": (
         north("area,rooms,load\n"),
-        "north.csv: the table must have rows, got only its col",
+        "north.csv: the table must have rows, got only a head",
     ),
     "one row": (north("area,rooms,load\n1,2,3\n"), "agents.north must have at least 2 rows, got 1"),
     "ragged": (north(NORTH + "\n1,2\n"), "must have 3 entries like the header, got 2 in line 7"),
@@ -254,7 +260,7 @@ DATA = {
     ),
     "labels beyond floats": (
         {"all": SHARED.replace(",b", ",1e17").replace(",a", ",1")},
-        r"'load' must be labels for softmax, whole numbers or text, got 1e\+17 in line 3",
+        r"'load' must be labels for softmax, integers or text, got 1e\+17 in line 3",
     ),
     "many labels": (
         {"all": "home,area,load\n" + "".join(f"north,{i},{i}\n" for i in range(1001))},
@@ -267,15 +273,22 @@ DATA = {
 }
 
 
+def check_sentences(error: ValueError) -> None:
+    """One sentence, or one a line for the errors of a configuration, each of readable length."""
+    lines = str(error).split("\n")
+    assert lines == [*getattr(error, "sentences", lines[:1])]
+    for line in lines:
+        assert len(line) <= 400
+        assert line.isprintable()
+        assert line.endswith((".", "?"))
+
+
 @pytest.mark.parametrize("name", [*CONFIGS, *DATA])
 def test_one_sentence(name, tmp_path):
     files, expected = (CONFIGS | DATA)[name]
     with pytest.raises(ValueError, match=expected) as caught:
-        assembled(tmp_path, **files)
-    message = str(caught.value)
-    assert len(message) <= 400
-    assert "\n" not in message
-    assert message.endswith((".", "?"))
+        setup_in(tmp_path, **files)
+    check_sentences(caught.value)
 
 
 def test_the_cases_have_different_names():

@@ -1,4 +1,4 @@
-"""The problem that a configuration and its data make, compared with one made by hand."""
+"""The problem that a configuration and its data make, compared with one setup by hand."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 
 from pcfed import run
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
-from pcfed.training import assemble, load_config
-from tests.training.folders import OWN_CONFIG, SHARED, SHARED_CONFIG, assembled, folder_with
+from pcfed.training import build_setup, load_config
+from tests.training.folders import OWN_CONFIG, SHARED, SHARED_CONFIG, folder_with, setup_in
 
 ALL = SHARED_CONFIG.replace('"load"', '"load"\nheld_out = 0')
 
@@ -24,14 +24,14 @@ def same(loss, other):
 
 
 def test_one_file_for_all(tmp_path):
-    made = assembled(tmp_path, config=ALL)
-    assert made.problem.names == ("north", "south")
-    assert made.columns == ("area", "rooms")
-    assert made.labels == ("a", "b")
-    assert made.tests == (0, 0)
-    assert made.warnings == ()
-    assert made.algorithm == load_config(tmp_path / "train.toml").algorithm
-    north, south = made.problem.agents
+    setup = setup_in(tmp_path, config=ALL)
+    assert setup.problem.names == ("north", "south")
+    assert setup.columns == ("area", "rooms")
+    assert setup.labels == ("a", "b")
+    assert setup.tests == (0, 0)
+    assert setup.warnings == ()
+    assert setup.algorithm == load_config(tmp_path / "train.toml").algorithm
+    north, south = setup.problem.agents
     assert same(north.loss, SoftmaxRegression([[1, 2], [2, 1], [3, 5]], [0, 1, 0], classes=2))
     assert same(south.loss, SoftmaxRegression([[1, 4], [5, 4], [2, 2]], [1, 0, 1], classes=2))
     assert [str(each.constraint) for each in (north, south)] == [
@@ -43,57 +43,57 @@ def test_one_file_for_all(tmp_path):
 
 def test_a_file_an_agent_with_columns_in_another_order(tmp_path):
     text = OWN_CONFIG.replace('"load"', '"load"\nheld_out = 0')
-    made = assembled(tmp_path, config=text)
-    assert made.problem.names == ("north", "south")
-    assert made.columns == ("area", "rooms")
-    assert made.labels is None
-    south = made.problem.agents[1].loss
+    setup = setup_in(tmp_path, config=text)
+    assert setup.problem.names == ("north", "south")
+    assert setup.columns == ("area", "rooms")
+    assert setup.labels is None
+    south = setup.problem.agents[1].loss
     assert same(south, LeastSquares([[1, 1], [3, 2], [2, 5]], [2.0, 4.0, 2.0]))
 
 
 def test_targets_may_have_another_name(tmp_path):
     text = OWN_CONFIG + 'target = "demand"\n'
-    made = assembled(tmp_path, config=text, south="rooms,demand,area\n1,2,3\n1,2,4\n")
-    assert made.columns == ("area", "rooms")
+    setup = setup_in(tmp_path, config=text, south="rooms,demand,area\n1,2,3\n1,2,4\n")
+    assert setup.columns == ("area", "rooms")
 
 
 def test_the_target_of_one_is_no_feature_of_another(tmp_path):
     text = ALL.replace("{l1 = 5}", '{l1 = 5}\ntarget = "other"').replace("softmax", "least-squares")
     rows = "home,area,load,other\nnorth,1,2,3\nnorth,2,3,4\nsouth,5,6,7\nsouth,6,7,8\n"
-    made = assembled(tmp_path, config=text, all=rows)
-    assert made.columns == ("area",)
-    north, south = made.problem.agents
+    setup = setup_in(tmp_path, config=text, all=rows)
+    assert setup.columns == ("area",)
+    north, south = setup.problem.agents
     assert same(north.loss, LeastSquares([[1], [2]], [3, 4]))
     assert same(south.loss, LeastSquares([[5], [6]], [6, 7]))
 
 
 def test_a_file_for_all_and_one_for_another(tmp_path):
     text = SHARED_CONFIG + '\n[agents.alps]\nfile = "north.csv"\n'
-    made = assembled(tmp_path, config=text, north="load,area,rooms\na,1,2\nb,2,3\n")
-    assert made.problem.names == ("north", "south", "alps")
+    setup = setup_in(tmp_path, config=text, north="load,area,rooms\na,1,2\nb,2,3\n")
+    assert setup.problem.names == ("north", "south", "alps")
 
 
 def test_plus_and_minus_are_labels(tmp_path):
-    made = assembled(tmp_path, all=SHARED.replace(",a", ",+").replace(",b", ",-"))
-    assert made.labels == ("+", "-")
+    setup = setup_in(tmp_path, all=SHARED.replace(",a", ",+").replace(",b", ",-"))
+    assert setup.labels == ("+", "-")
 
 
 def test_logistic_labels(tmp_path):
-    made = assembled(tmp_path, config=ALL.replace("softmax", "logistic"))
-    assert made.labels == ("a", "b")
+    setup = setup_in(tmp_path, config=ALL.replace("softmax", "logistic"))
+    assert setup.labels == ("a", "b")
     expected = LogisticRegression([[1, 2], [2, 1], [3, 5]], [0, 1, 0])
-    assert same(made.problem.agents[0].loss, expected)
+    assert same(setup.problem.agents[0].loss, expected)
 
 
 def test_whole_numbers_are_labels(tmp_path):
-    made = assembled(tmp_path, all=SHARED.replace(",a", ",10").replace(",b", ",-2.0"))
-    assert made.labels == (-2, 10)
+    setup = setup_in(tmp_path, all=SHARED.replace(",a", ",10").replace(",b", ",-2.0"))
+    assert setup.labels == (-2, 10)
 
 
 def test_numbers_are_text_where_another_agent_has_text(tmp_path):
     text = OWN_CONFIG.replace("least-squares", "softmax")
-    made = assembled(tmp_path, config=text, north="a,load\n1,7\n2,8\n", south="a,load\n1,7\n2,x\n")
-    assert made.labels == ("7", "8", "x")
+    setup = setup_in(tmp_path, config=text, north="a,load\n1,7\n2,8\n", south="a,load\n1,7\n2,x\n")
+    assert setup.labels == ("7", "8", "x")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_numbers_are_text_where_another_agent_has_text(tmp_path):
 def test_the_roster_is_sorted(names, order, tmp_path):
     text = SHARED_CONFIG.partition("[agents")[0]
     rows = "".join(f"{name},{k},2,{'ab'[k]}\n" for name in names for k in range(2))
-    made = assembled(tmp_path, config=text, all="home,area,rooms,load\n" + rows)
-    assert made.problem.names == order
+    setup = setup_in(tmp_path, config=text, all="home,area,rooms,load\n" + rows)
+    assert setup.problem.names == order
 
 
 def test_archives_are_data_too(tmp_path):
@@ -116,15 +116,15 @@ def test_archives_are_data_too(tmp_path):
     text = text.replace("agents.north", "agents.2")
     path = folder_with(tmp_path, config=text)
     np.savez(tmp_path / "all.npz", X=np.eye(4), y=[1, 0, 1, 0], home=[2, 2, 1, 1])
-    made = assemble(load_config(path))
-    assert made.problem.names == ("1", "2")
-    assert made.columns == ("x0", "x1", "x2", "x3")
+    setup = build_setup(load_config(path))
+    assert setup.problem.names == ("1", "2")
+    assert setup.columns == ("x0", "x1", "x2", "x3")
 
 
 def test_options_of_the_model(tmp_path):
     text = ALL.replace('kind = "softmax"', 'kind = "softmax"\nintercept = true\nl2 = 0.5')
-    made = assembled(tmp_path, config=text.replace("held_out = 0", 'held_out = 0\ndtype="float32"'))
-    loss = made.problem.agents[0].loss
+    setup = setup_in(tmp_path, config=text.replace("held_out = 0", 'held_out = 0\ndtype="float32"'))
+    loss = setup.problem.agents[0].loss
     assert (loss.intercept, loss.l2, loss.dtype, loss.n) == (True, 0.5, np.float32, 6)
 
 
@@ -136,10 +136,10 @@ def held_out(folder, rows=20, share=0.3, seed=0):
     """The areas that each agent trains on and those that it keeps."""
     text = SHARED_CONFIG.partition("[agents")[0].replace('"softmax"', '"least-squares"')
     text = text.replace('"load"', f'"load"\nheld_out = {share}') + f"[training]\nseed = {seed}\n"
-    made = assembled(folder, config=text, all=homes(rows))
-    losses = [(agent.loss, agent.test) for agent in made.problem.agents]
+    setup = setup_in(folder, config=text, all=homes(rows))
+    losses = [(agent.loss, agent.test) for agent in setup.problem.agents]
     both = [[loss and areas(loss) for loss in pair] for pair in losses]
-    assert made.tests == tuple(len(test or ()) for _, test in both)
+    assert setup.tests == tuple(len(test or ()) for _, test in both)
     return both
 
 
@@ -169,32 +169,32 @@ def test_held_out_rows_leave_something_to_train_on(tmp_path):
 
 def test_warnings(tmp_path):
     rows = "home,one,area,load\nn,1,2,a\nn,1,3,b\ns,1,5,a\ns,1,7,c\n"
-    made = assembled(tmp_path, config=SHARED_CONFIG.partition("[agents")[0], all=rows)
-    labels, constant = made.warnings
+    setup = setup_in(tmp_path, config=SHARED_CONFIG.partition("[agents")[0], all=rows)
+    labels, constant = setup.warnings
     assert "some labels occur with one agent only, 'b' (n), 'c' (s); check" in labels
-    assert "columns with the same number in all rows tell nothing, got 'one'; leave" in constant
+    assert "the same number in all rows contain no information, got 'one'; leave" in constant
     rows = "home,area,load\nn,2,1\nn,3,1\ns,5,1\ns,7,1\n"
     text = SHARED_CONFIG.partition("[agents")[0].replace("softmax", "least-squares")
-    (target,) = assembled(tmp_path, config=text, all=rows).warnings
+    (target,) = setup_in(tmp_path, config=text, all=rows).warnings
     assert "the target is 1.0 in all rows" in target
 
 
 def test_an_agent_alone_has_all_labels_alone(tmp_path):
     text = SHARED_CONFIG.partition("[agents")[0]
-    assert assembled(tmp_path, config=text, all=SHARED.replace("south", "north")).warnings == ()
+    assert setup_in(tmp_path, config=text, all=SHARED.replace("south", "north")).warnings == ()
 
 
 def test_a_one_without_its_point_is_a_warning(tmp_path):
-    batch, agents = assembled(
+    batch, agents = setup_in(
         tmp_path, config=SHARED_CONFIG + "[training]\nbatch = 1\nparticipation = 1\n"
     ).warnings
     assert "training.batch = 1 is a single row; write 1.0 for all rows." in batch
     assert "training.participation = 1 is one agent; write 1.0 for all." in agents
 
 
-def test_what_is_assembled_runs(tmp_path):
-    made = assembled(tmp_path)
-    result = run(made.problem, made.algorithm, rounds=30, local_steps=10)
+def test_the_setup_runs(tmp_path):
+    setup = setup_in(tmp_path)
+    result = run(setup.problem, setup.algorithm, rounds=30, local_steps=10)
     assert result.status == "finished"
     assert result.history[-1].objective < result.start.objective
     assert np.abs(result.models[0]).sum() < 5.1

@@ -1,4 +1,4 @@
-"""``pcfed init``: an example to run at once and to change."""
+"""``pcfed init``: an example that runs at once, to be changed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from pcfed.training.example import write_example
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where; this folder by default.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(help="The folder; this one by default.")
+    ] = Path(),
 ) -> None:
     """Write an example: a commented train.toml and data of five clinics, each with its own limit.
 
     Nothing is overwritten.
     """
-    config, *tables = write_example(folder)
+    config, _, *tables = write_example(folder)
     say(f"{config} and {len(tables)} data files in {tables[0].parent}. Next:")
     say(f"  pcfed train {shlex.quote(str(config))}")

@@ -16,7 +16,7 @@ from pcfed.data.tables import read_table
 from pcfed.storage.atomic import write_atomically
 from pcfed.training.exports import FORMS, export
 from pcfed.training.saved import open_models, open_module
-from pcfed.training.setup import matrix_of
+from pcfed.training.setup import feature_matrix
 
 Run = Annotated[Path, typer.Argument(help="The folder of a finished training.")]
 
@@ -50,7 +50,7 @@ def predict(
     given.model(agent)
     if out is not None and out.exists() and data.exists() and out.samefile(data):
         raise ValueError(f"predict: --out must not be the data, got {out}; give another file.")
-    X = matrix_of(read_table(data), given.columns)
+    X = feature_matrix(read_table(data), given.columns)
     module = open_module(_folder(run), module_folder) if module_folder else None
     columns = {"prediction": given.predict(agent, X, module=module).tolist()}
     if probabilities:

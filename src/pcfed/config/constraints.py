@@ -1,4 +1,4 @@
-"""A set for each named parameter of a PyTorch module, before the module is there."""
+"""Constraints in files: the sets of `pcfed.sets.parse_set`, and one set per layer of a module."""
 
 from __future__ import annotations
 
@@ -10,35 +10,42 @@ from pcfed.sets import ConvexSet, Hint, parse_set
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Layers(ConvexSet):
-    """Sets by the names of parameters: ``{blocks = {"conv1.weight" = "l1(5)"}}``.
+class LayerSets(ConvexSet):
+    """One set per named parameter of a module: ``{blocks = {"conv1.weight" = "l1(5)"}}``.
 
-    It becomes a set of flat vectors once there is a module: `pcfed.sets.Blocks.for_module`.
+    The positions of the parameters are known only when the module has been loaded; then
+    `pcfed.sets.Blocks.for_module` makes a set of flat vectors of it.
 
     Attributes
     ----------
     sets : mapping from str to ConvexSet
-        Every parameter's set.
+        The set of each parameter, by the parameter's name.
     """
 
     sets: Mapping[str, ConvexSet]
 
     def _check_length(self, where: str, n: int) -> None:
-        raise self._misplaced()
+        raise self._needs_module()
 
     def _project(self, x: Array, hint: Hint | None) -> Array:
-        raise self._misplaced()
+        raise self._needs_module()
 
-    def _misplaced(self) -> ValueError:
-        """Return what to say where there is no module."""
+    def _needs_module(self) -> ValueError:
+        """Return the error for models that are not PyTorch modules."""
         return ValueError(
             f'blocks by names such as {next(iter(self.sets))!r} need model.kind = "torch"; for '
-            'other models name slices such as "0:10".'
+            'other models give slices such as "0:10".'
         )
 
 
 def parse_constraint(spec: object) -> ConvexSet:
-    """Return the set that a specification describes, be it by the names of parameters.
+    """Return the set that a value in a file describes.
+
+    Parameters
+    ----------
+    spec : object
+        What `pcfed.sets.parse_set` accepts, or ``{"blocks": {name: set}}`` with the names of a
+        module's parameters.
 
     Examples
     --------
@@ -48,4 +55,11 @@ def parse_constraint(spec: object) -> ConvexSet:
     blocks = spec.get("blocks") if isinstance(spec, Mapping) and len(spec) == 1 else None
     if not isinstance(blocks, Mapping) or not blocks or any(":" in str(name) for name in blocks):
         return parse_set(spec)
-    return Layers({str(name): parse_set(each) for name, each in blocks.items()})
+    return LayerSets({str(name): parse_set(each) for name, each in blocks.items()})
+
+
+def format_constraint(constraint: ConvexSet) -> str | dict[str, dict[str, str]]:
+    """Return a set as a value that `parse_constraint` reads."""
+    if isinstance(constraint, LayerSets):
+        return {"blocks": {name: str(each) for name, each in constraint.sets.items()}}
+    return str(constraint)

@@ -1,317 +1,340 @@
-"""The two files of a federation: the server's, which is public, and every agent's own.
-
-# server.toml
-training = "heating"
-roster = ["north", "south", "west"]     # or their number: the first that come
-
-[model]
-kind = "softmax"                 # softmax | logistic | least-squares
-features = ["area", "rooms"]
-labels = ["gas", "oil"]          # for softmax and logistic
-intercept = false
-l2 = 0.0
-dtype = "float64"
-
-[algorithm]                      # as in the file of `pcfed train`; numbers, not "auto"
-step = 0.1
-penalty = 1.0
-
-[rounds]
-rounds = 100
-gap = 0.01                       # stop at this certified relative gap; by default never
-gap_every = 10                   # rounds from one look at it to the next
-local_steps = 10
-seed = 0
-minimum = 2                      # a round with fewer updates is repeated
-attempts = 10                    # how often it is tried
-deadline = 60.0                  # seconds that agents have to answer
-norm_limit = 1e6                 # of what agents send; by default none
-
-# agent.toml, which stays with the agent
-name = "north"
-file = "north.csv"
-target = "heating"
-constraint = {l1 = 5}
-coupling = 0.1
-batch = 0.1
-certificate = true               # take part in certificates; by default false
-report = ["loss", "rows"]        # what the server may know; by default []
-"""
+"""The files of a federation: server.toml, which is public, and agent.toml, which stays private."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from pcfed.algorithms import Algorithm
-from pcfed.config.agent_table import KEYS, AgentSettings, checked_name, read_agent
-from pcfed.config.algorithm_table import read_algorithm
-from pcfed.config.model_table import MODELS, Model
-from pcfed.config.section import Section, read_toml
-from pcfed.config.train_file import DTYPES
-from pcfed.data.tables import Table, read_table
-from pcfed.errors import did_you_mean, display_path, join_names, short_repr
-from pcfed.federation.protocol import METRICS
-from pcfed.federation.server_config import ServerConfig
-from pcfed.problem import Agent
-from pcfed.sets import WholeSpace
-from pcfed.training.setup import loss_of, matrix_of
-
-DEADLINE = 60.0
-ROUNDS = (
-    "rounds",
-    "gap",
-    "gap_every",
-    "local_steps",
-    "seed",
-    "minimum",
-    "attempts",
-    "deadline",
-    "norm_limit",
+from pcfed.algorithms.registry import algorithm_names, to_mapping
+from pcfed.config.algorithm_field import AlgorithmSchema, parse_algorithm
+from pcfed.config.fields import (
+    MAX_INTEGER,
+    NAMES_SCHEMA,
+    AgentName,
+    Constraint,
+    Count,
+    CountOrZero,
+    FileModel,
+    KeyErrors,
+    Names,
+    NonNegativeNumber,
+    Portion,
+    PositiveNumber,
+    Text,
+    check_agent_name,
+    parse_names,
 )
-"""The keys of ``[rounds]``."""
+from pcfed.config.imports import import_modules
+from pcfed.config.train_file import Dtype
+from pcfed.config.validation_errors import read_toml, suggest, validate_file
+from pcfed.errors import short_repr
+from pcfed.sets import WholeSpace
+
+ROSTER = "a list of names or an integer ≥ 1"
+Metric = Literal["loss", "accuracy", "infeasibility", "rows"]
+METRICS: tuple[str, ...] = get_args(Metric)
+"""What an agent's owner may allow the agent to report, all of its own model on its own data."""
 
 
-@dataclass(frozen=True)
-class Schema:
-    """What is trained: what agents must have in common.
+def _parse_roster(value: Any) -> tuple[str, ...] | int:
+    if isinstance(value, (list, tuple)):
+        return tuple(check_agent_name(name) for name in parse_names(value))
+    if type(value) is int and 1 <= value <= MAX_INTEGER:
+        return value
+    text = f'must be {ROSTER}, got {short_repr(value)}; give one such as ["north", "south"].'
+    raise KeyErrors(("", text))
 
-    Attributes
-    ----------
-    model : Model
-        The loss.
-    features : tuple of str
-        The columns to predict from.
-    labels : tuple of str or None
-        The labels of a classification, in the order of the outputs.
-    dtype : str
-        That of local steps.
-    """
 
-    model: Model
-    features: tuple[str, ...]
-    labels: tuple[str, ...] | None
-    dtype: str
+Roster = Annotated[
+    tuple[str, ...] | int,
+    PlainValidator(_parse_roster),
+    WithJsonSchema(
+        {
+            "$comment": ROSTER,
+            "anyOf": [{**NAMES_SCHEMA, "minItems": 1}, {"type": "integer", "minimum": 1}],
+        }
+    ),
+]
+
+
+def _check_numbers(algorithm: Algorithm) -> Algorithm:
+    """Refuse keywords such as "auto", which are replaced by numbers that depend on the data."""
+    errors = [
+        (
+            name,
+            f"must be a number, got {value!r}: the server does not see the data that it would be "
+            "computed from; give one such as 0.1.",
+        )
+        for name in ("step", "penalty")
+        if isinstance(value := getattr(algorithm, name), str)
+    ]
+    if errors:
+        raise KeyErrors(*errors)
+    return algorithm
+
+
+def _parse_algorithm(table: Any) -> Algorithm:
+    """Return the algorithm of the table; point to ``imports`` where it is not known."""
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if isinstance(name, str) and name not in algorithm_names():
+        advice = suggest(name, algorithm_names(), "choose one of them,")
+        text = (
+            f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; {advice} or "
+            "name the module that registers it in imports."
+        )
+        raise KeyErrors(("name", text))
+    return parse_algorithm(table)
+
+
+NumericAlgorithm = Annotated[
+    Algorithm,
+    PlainValidator(_parse_algorithm),
+    AfterValidator(_check_numbers),
+    PlainSerializer(to_mapping),
+    AlgorithmSchema(keywords=False),
+]
+
+
+def _parse_modules(value: Any) -> tuple[str, ...]:
+    names = () if value in ([], ()) else parse_names(value)
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            text = f'must be names of modules, got {short_repr(name)}; write "my_algorithms".'
+            raise KeyErrors(("", text))
+    return names
+
+
+Modules = Annotated[
+    tuple[str, ...],
+    PlainValidator(_parse_modules),
+    PlainSerializer(list),
+    WithJsonSchema({**NAMES_SCHEMA, "$comment": "a list of names of modules"}),
+]
+
+
+class ServerModel(FileModel):
+    """The table ``[model]`` of server.toml."""
+
+    kind: Literal["softmax", "logistic", "least-squares"] = Field(
+        description="The model: softmax for labels, logistic for two labels, least-squares for "
+        "numbers."
+    )
+    features: Names = Field(
+        description="The columns to predict from, in the order of the coefficients.",
+        examples=[["area", "rooms"]],
+    )
+    labels: Names | None = Field(
+        default=None,
+        description="The labels, for softmax and logistic only.",
+        examples=[["gas", "oil"]],
+    )
+    intercept: bool = Field(
+        default=False,
+        description="Whether the model has an intercept; constraints do not apply to it.",
+    )
+    l2: NonNegativeNumber = Field(
+        default=0.0, description="Weight of the l2 term on the coefficients."
+    )
+    dtype: Dtype = Field(default="float64", description="Type of the features and of local steps.")
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> ServerModel:
+        labels = self.labels
+        if (labels is None) != (self.kind == "least-squares"):
+            text = (
+                "must be given for softmax and logistic, and only for them; got "
+                f"{self.kind!r} and {short_repr(labels)}; name the classes, or leave them out."
+            )
+            raise KeyErrors(("labels", text))
+        if labels and (len(labels) < 2 or (self.kind == "logistic" and len(labels) > 2)):
+            text = (
+                f"must be two for logistic and at least two for softmax, got {len(labels)}; "
+                "correct the list."
+            )
+            raise KeyErrors(("labels", text))
+        return self
 
     @property
     def n(self) -> int:
         """Number of parameters."""
-        outputs = len(self.labels or ()) if self.model.kind == "softmax" else 1
-        return outputs * (len(self.features) + self.model.intercept)
-
-    def to_text(self) -> str:
-        """Return it as agents receive it."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_text(text: str) -> Schema:
-        """Return what a text says."""
-        facts: dict[str, Any] = json.loads(text)
-        labels = facts["labels"]
-        return Schema(
-            Model(**facts["model"]),
-            tuple(facts["features"]),
-            None if labels is None else tuple(labels),
-            facts["dtype"],
-        )
+        outputs = len(self.labels or ()) if self.kind == "softmax" else 1
+        return outputs * (len(self.features) + self.intercept)
 
 
-@dataclass(frozen=True)
-class ServerSettings:
-    """What the server's file says.
+class Rounds(FileModel):
+    """The table ``[rounds]`` of server.toml."""
 
-    Attributes
-    ----------
-    config : ServerConfig
-        What is settled; the roster is empty if the file has only its size.
-    size : int
-        Number of agents.
-    schema : Schema
-        What is trained.
-    deadline : float
-        Seconds that agents have to answer.
-    """
+    rounds: Count = Field(default=100, description="Number of rounds.")
+    gap: PositiveNumber | None = Field(
+        default=None,
+        description="Stop when the certified relative gap to the optimum is at most this; by "
+        "default never.",
+        examples=[0.01],
+    )
+    gap_every: Count = Field(
+        default=10, description="Rounds from one computation of the gap to the next."
+    )
+    local_steps: Count = Field(
+        default=10, description="Number of local steps of every agent in a round."
+    )
+    seed: CountOrZero = Field(default=0, description="Seed of all random numbers.")
+    minimum: Count = Field(
+        default=1, description="A round with fewer updates than this is repeated."
+    )
+    attempts: Count = Field(default=10, description="How often a round is tried at most.")
+    deadline: PositiveNumber = Field(
+        default=60.0, description="Seconds that agents have to answer."
+    )
+    norm_limit: PositiveNumber | None = Field(
+        default=None,
+        description="Refuse vectors from agents whose Euclidean norm is larger; by default there "
+        "is no limit.",
+        examples=[1e6],
+    )
 
-    config: ServerConfig
-    size: int
-    schema: Schema
-    deadline: float
+
+class ServerFile(FileModel):
+    """The file server.toml."""
+
+    training: Text = Field(description="The name of the training.", examples=["heating"])
+    roster: Roster = Field(
+        description="The names of the agents, or their number: then the first that connect.",
+        examples=[["north", "south"]],
+    )
+    imports: Modules = Field(
+        default=(),
+        description="Modules to import, beside this file or on Python's path, for example because "
+        "they register an algorithm. Every agent must import them, too.",
+        examples=[["my_algorithms"]],
+    )
+    model: ServerModel = Field(description="What is trained.")
+    algorithm: NumericAlgorithm = Field(
+        description="The federated algorithm and its parameters; step and penalty are numbers."
+    )
+    rounds: Rounds = Field(
+        default=Rounds(), description="The number of rounds, and what happens in one."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_missing_keys(cls, table: Any) -> Any:
+        """Treat missing tables as empty ones, so that the errors name the missing keys."""
+        return {"model": {}, "algorithm": {}, **table} if isinstance(table, Mapping) else table
+
+    @model_validator(mode="after")
+    def _check_minimum(self) -> ServerFile:
+        if self.rounds.minimum > self.num_agents:
+            text = (
+                f"must be at most the {self.num_agents} agents of the roster, got "
+                f"{self.rounds.minimum}; give a smaller number."
+            )
+            raise KeyErrors(("rounds.minimum", text))
+        return self
+
+    @property
+    def num_agents(self) -> int:
+        """Number of agents."""
+        return self.roster if isinstance(self.roster, int) else len(self.roster)
 
 
-def read_server(path: Path) -> ServerSettings:
-    """Read the server's file.
+def _parse_report(value: Any) -> tuple[str, ...]:
+    names = () if value in ([], ()) else parse_names(value)
+    for name in names:
+        if name not in METRICS:
+            text = (
+                f"must be some of {', '.join(METRICS)}, got {short_repr(name)}; "
+                f"{suggest(name, METRICS, 'take it out, or take one of these.')}"
+            )
+            raise KeyErrors(("", text))
+    return names
 
-    Parameters
-    ----------
-    path : Path
-        The file, in the form that this module's description shows.
+
+Report = Annotated[
+    tuple[str, ...],
+    PlainValidator(_parse_report),
+    PlainSerializer(list),
+    WithJsonSchema(
+        {
+            **NAMES_SCHEMA,
+            "$comment": f"a list of some of {', '.join(METRICS)}",
+            "items": {"enum": [*METRICS]},
+        }
+    ),
+]
+
+
+class AgentFile(FileModel):
+    """The file agent.toml."""
+
+    name: AgentName = Field(description="The agent's name in the roster.", examples=["north"])
+    file: Text = Field(
+        description="The agent's data file (.csv, .npz or .parquet), relative to this file.",
+        examples=["north.csv"],
+    )
+    target: Text = Field(description="The column to predict.", examples=["heating"])
+    constraint: Constraint = Field(
+        default=WholeSpace(),
+        description="The set that contains the agent's coefficients; it is never sent.",
+        examples=[{"l1": 5}],
+        json_schema_extra={"default": "whole_space"},
+    )
+    coupling: NonNegativeNumber = Field(
+        default=0.1,
+        description="Strength σ_i of the pull of the agent's model towards the average model.",
+    )
+    batch: Portion = Field(
+        default=1.0,
+        description="Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a "
+        "number of rows.",
+    )
+    certificate: bool = Field(
+        default=False, description="Whether the agent takes part in certificates."
+    )
+    report: Report = Field(
+        default=(), description="Which metrics of the agent's model the server may know."
+    )
+    imports: Modules = Field(
+        default=(),
+        description="Modules to import, beside this file or on Python's path, for example because "
+        "they register the algorithm of the training. The server can't add to them.",
+        examples=[["my_algorithms"]],
+    )
+
+
+class _Imports(FileModel):
+    """The key ``imports`` of server.toml alone."""
+
+    model_config = ConfigDict(extra="ignore")
+    imports: Modules = ()
+
+
+def read_server_file(path: Path) -> ServerFile:
+    """Read server.toml.
 
     Raises
     ------
     ValueError
-        If something in it is not valid: one sentence that names the key.
+        If it cannot be read or is not TOML; a `ConfigError` with one sentence per error if keys or
+        values in it are not valid.
     """
-    where, table = display_path(path), read_toml(path)
-    top = Section(where, "", table, ("training", "roster", "model", "algorithm", "rounds"))
-    training, (roster, size) = top.text("training"), _roster(where, top)
-    if training is None:
-        raise ValueError(f"{where}: training is missing; give the training a name.")
-    schema = _schema(where, table.get("model", {}))
-    section = Section(where, "rounds", table.get("rounds", {}), ROUNDS)
-    limit = section.optional_number("norm_limit")
-    config = ServerConfig(
-        training=training,
-        roster=roster,
-        n=schema.n,
-        algorithm=_algorithm(where, table.get("algorithm", {})),
-        rounds=section.count("rounds", 100),
-        local_steps=section.count("local_steps", 10),
-        seed=section.count("seed", 0, minimum=0),
-        minimum=section.count("minimum", 1),
-        attempts=section.count("attempts", 10),
-        norm_limit=np.inf if limit is None else limit,
-        gap=section.optional_number("gap"),
-        gap_every=section.count("gap_every", 10),
-    )
-    if config.minimum > size:
-        raise ValueError(
-            f"{where}: rounds.minimum must be at most the {size} agents of the roster, got "
-            f"{config.minimum}; give a smaller number."
-        )
-    return ServerSettings(config, size, schema, section.number("deadline", DEADLINE))
-
-
-def _roster(where: str, top: Section) -> tuple[tuple[str, ...], int]:
-    """Return the names of the agents, which may be none yet, and their number."""
-    if "roster" not in top:
-        raise ValueError(
-            f"{where}: roster is missing; give the names of the agents, or their number."
-        )
-    if not isinstance(top.table["roster"], list):
-        return (), top.count("roster", 2)
-    names = top.names("roster") or ()
-    return tuple(checked_name(where, name) for name in names), len(names)
-
-
-def _schema(where: str, table: object) -> Schema:
-    keys = ("kind", "features", "labels", "intercept", "l2", "dtype")
-    section = Section(where, "model", table, keys)
-    model = Model(
-        kind=section.choice("kind", MODELS),
-        intercept=section.flag("intercept", False),
-        l2=section.number("l2", 0.0, zero=True),
-    )
-    features, labels = section.names("features"), section.names("labels")
-    if not features:
-        raise ValueError(f"{where}: model.features is missing; name the columns to predict from.")
-    if (labels is None) != (model.kind == "least-squares"):
-        raise ValueError(
-            f"{where}: model.labels must be given for softmax and logistic, and only for them; "
-            f"got {model.kind!r} and {short_repr(labels)}; name the classes, or leave them out."
-        )
-    if labels is not None and (len(labels) < 2 or (model.kind == "logistic" and len(labels) > 2)):
-        raise ValueError(
-            f"{where}: model.labels must be two for logistic and at least two for softmax, got "
-            f"{len(labels)}; correct the list."
-        )
-    return Schema(model, features, labels, section.choice("dtype", DTYPES, "float64"))
-
-
-def _algorithm(where: str, table: object) -> Algorithm:
-    algorithm = read_algorithm(where, table)
-    for name in ("step", "penalty"):
-        if isinstance(value := getattr(algorithm, name), str):
-            raise ValueError(
-                f"{where}: algorithm.{name} must be a number, got {value!r}: the server does not "
-                "see the data that it would come from; give one such as 0.1."
-            )
-    return algorithm
-
-
-@dataclass(frozen=True)
-class AgentFile:
-    """What an agent's own file says.
-
-    Attributes
-    ----------
-    settings : AgentSettings
-        Its name, data, set and coupling.
-    certificate : bool
-        Whether its owner agrees to take part in certificates.
-    report : tuple of str
-        Which of ``METRICS`` its owner allows to be told.
-    """
-
-    settings: AgentSettings
-    certificate: bool
-    report: tuple[str, ...]
+    table = read_toml(path)
+    # Before the rest is checked, because the algorithm may be one that these modules register.
+    import_modules(validate_file(_Imports, table, path).imports, path)
+    return validate_file(ServerFile, table, path)
 
 
 def read_agent_file(path: Path) -> AgentFile:
-    """Read an agent's own file.
-
-    Parameters
-    ----------
-    path : Path
-        The file, in the form that this module's description shows.
-    """
-    where = display_path(path)
-    section = Section(where, "", read_toml(path), ("name", *KEYS, "certificate", "report"))
-    name = section.text("name")
-    if name is None:
-        raise ValueError(f"{where}: name is missing; give the agent's name in the roster.")
-    usual = AgentSettings(name, constraint=WholeSpace(), coupling=0.1, batch=1.0)
-    settings = read_agent(section, name).completed(usual)
-    for key in ("file", "target"):
-        if getattr(settings, key) is None:
-            raise ValueError(f"{where}: {key} is missing; give the agent's {key}.")
-    report = () if section.table.get("report") == [] else section.names("report") or ()
-    for each in report:
-        if each not in METRICS:
-            raise ValueError(
-                f"{where}: report must be some of {', '.join(METRICS)}, got {short_repr(each)}; "
-                f"{did_you_mean(each, METRICS)}Take it out, or take one of these."
-            )
-    return AgentFile(settings, section.flag("certificate", False), report)
-
-
-def agent_of(path: Path, settings: AgentSettings, schema: Schema) -> Agent:
-    """Return an agent with its data, its set and its coupling.
-
-    Parameters
-    ----------
-    path : Path
-        Its file; data are looked for relative to its folder.
-    settings : AgentSettings
-        What the file says.
-    schema : Schema
-        What the server says is trained.
-    """
-    if settings.constraint is None or settings.coupling is None or settings.target is None:
-        raise ValueError(f"{display_path(path)}: constraint, coupling and target must be given.")
-    text = () if schema.labels is None else (settings.target,)
-    table = read_table(path.parent / str(settings.file), text=text)
-    X = matrix_of(table, schema.features)
-    y = _targets(table, settings.target, schema)
-    loss = loss_of(schema.model, X, y, schema.labels, schema.dtype)
-    return Agent(loss, settings.constraint, settings.coupling, name=settings.name)
-
-
-def _targets(table: Table, target: str, schema: Schema) -> NDArray[Any]:
-    """Return numbers, or positions in the labels."""
-    if schema.labels is None:
-        return table.numbers(target)
-    places = {label: i for i, label in enumerate(schema.labels)}
-    found = table.column(target).tolist()
-    strange = sorted({each for each in found if each not in places})
-    if strange:
-        raise ValueError(
-            f"{table.where}: the column {short_repr(target)} must hold labels of the training, got "
-            f"{join_names(strange, 3)}; the labels are {join_names(list(places), 6)}."
-        )
-    return np.array([places[each] for each in found])
+    """Read agent.toml; it raises the same errors as `read_server_file`."""
+    return validate_file(AgentFile, read_toml(path), path)

@@ -1,162 +1,419 @@
-"""The file that describes a training: its form, its defaults and its checks.
+"""train.toml: what is trained, on which data, with which algorithm, for which agents.
 
-    [model]
-    kind = "softmax"            # softmax | logistic | least-squares | torch
-    intercept = false
-    l2 = 0.0
-    # of kind torch, in place of these two:
-    # module = "my_models:Net"  # Net() in my_models.py, beside this file, makes a torch.nn.Module
-    # loss = "cross-entropy"    # or mse
-
-    [data]                      # what is the same for all agents
-    file = "all.csv"            # one file for all, with `agent`; left out if every agent has one
-    agent = "household"         # the column that says whose row it is
-    target = "load"
-    features = ["a", "b"]       # by default all columns but the target and the agent
-    held_out = 0.2              # share of every agent's rows that is kept for testing
-    dtype = "float64"           # or float32
-    standardize = false         # true: train on columns of one size; sets stay those of the models
-                                # that are delivered (`pcfed.training.standardize`)
-
-    [algorithm]                 # by default exact PCFedAvg
-    name = "PCFedAvg"           # PCFedAvg | FedAvg | FedProx | Scaffold | Local
-    exact = true
-    step = "auto"               # all methods know "auto"; it is worked out when the run begins
-    penalty = "auto"            # by default 0 for the other methods
-
-    [training]
-    rounds = 200
-    gap = 0.01                  # stop at this certified relative gap; by default never
-    local_steps = 10
-    batch = 1.0                 # a share, with its point, or a number of rows
-    participation = 1.0         # likewise, of the agents
-    seed = 0
-    eval_every = 1
-    save_every = 10             # rounds from one checkpoint to the next
-    max_refusals = 100
-    norm_limit = 1e6            # by default none
-    local_only = true           # whether agents train alone as well, for comparison
-
-    [defaults]                  # for agents that say nothing else
-    constraint = "whole_space"
-    coupling = 0.1
-
-    [agents.north]              # one table an agent; with `data.agent` only for what differs
-    file = "north.csv"
-    target = "load"
-    constraint = {l1 = 5}       # or "l1(5)"; see `pcfed.sets.parse_set`; of kind torch also
-                                # {blocks = {"conv1.weight" = "l1(5)"}}, a set per parameter
-    coupling = 0.1
-
-Only ``model.kind``, a target and the agents' data must be given. Paths are relative to the file.
+`pcfed init` writes an example that shows all keys. Only ``model.kind``, a target and the agents'
+data must be given. Paths are relative to the file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from pcfed.algorithms import Algorithm
-from pcfed.config.agent_table import AgentSettings, checked_name, read_agent
-from pcfed.config.algorithm_table import read_algorithm
-from pcfed.config.model_table import Model, read_model
-from pcfed.config.section import Section, read_toml
-from pcfed.data.readers import read_bytes
-from pcfed.errors import display_path, one_line, short_repr
-from pcfed.sets import WholeSpace
+from pcfed.algorithms.registry import to_mapping
+from pcfed.config.algorithm_field import AlgorithmField, parse_algorithm
+from pcfed.config.constraints import format_constraint
+from pcfed.config.fields import (
+    AgentName,
+    Constraint,
+    Count,
+    CountOrZero,
+    FileModel,
+    Fraction,
+    KeyErrors,
+    Names,
+    NonNegativeNumber,
+    Portion,
+    PositiveNumber,
+    Text,
+)
+from pcfed.config.validation_errors import dotted, read_toml, validate_file
+from pcfed.errors import display_path, short_repr
+from pcfed.sets import ConvexSet, WholeSpace
 
-DTYPES = ("float64", "float32")
-DURATION = ("rounds", "gap", "save_every", "max_refusals", "local_only")
-"""Keys of ``[training]`` that change no number of any round."""
+Dtype = Literal["float64", "float32"]
+LINEAR_KEYS = ("kind", "intercept", "l2")
+TORCH_KEYS = ("kind", "module", "loss")
+NOT_IN_DIGEST: JsonDict = {"in_digest": False}
+"""Marks keys that change no number of any round, so that a run may be resumed with other values."""
 
-SECTIONS = ("model", "data", "algorithm", "training", "defaults", "agents")
+
+class Model(FileModel):
+    """The table ``[model]``: a linear model, or a PyTorch module of the user."""
+
+    kind: Literal["softmax", "logistic", "least-squares", "torch"] = Field(
+        description="The model: softmax for labels, logistic for two labels, least-squares for "
+        "numbers, torch for a PyTorch module of your own."
+    )
+    intercept: bool = Field(
+        default=False,
+        description="Whether a linear model has an intercept; constraints do not apply to it.",
+    )
+    l2: NonNegativeNumber = Field(
+        default=0.0, description="Weight of the l2 term on the coefficients of a linear model."
+    )
+    module: Text | None = Field(
+        default=None,
+        description='With kind = "torch": FILE:NAME, where NAME() in FILE.py beside this file '
+        "returns a torch.nn.Module.",
+        examples=["my_models:Net"],
+    )
+    loss: Literal["cross-entropy", "mse"] | None = Field(
+        default=None,
+        description='With kind = "torch": the loss, cross-entropy for labels, mse for numbers.',
+    )
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Model:
+        """Refuse keys of the other kind of model, and a module that is missing or misspelt."""
+        valid = TORCH_KEYS if self.is_torch else LINEAR_KEYS
+        errors = [
+            (
+                "",
+                f"has no key {key!r} if kind is {self.kind!r}; valid keys are {', '.join(valid)}.",
+            )
+            for key in type(self).model_fields
+            if key in self.model_fields_set and key not in valid and getattr(self, key) is not None
+        ]
+        if self.is_torch:
+            errors += self._module_errors()
+        if errors:
+            raise KeyErrors(*errors)
+        return self
+
+    def _module_errors(self) -> Iterator[tuple[str, str]]:
+        remedy = 'give one such as "my_models:Net", for Net in my_models.py beside this file.'
+        if self.module is None:
+            yield "module", f"is missing; {remedy}"
+        else:
+            names = self.module.replace(":", ".", 1).split(".")
+            if self.module.count(":") != 1 or not all(name.isidentifier() for name in names):
+                yield "module", f'must be "FILE:NAME", got {short_repr(self.module)}; {remedy}'
+        if self.loss is None:
+            yield "loss", "is missing; give one of cross-entropy, mse."
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether the model is a PyTorch module."""
+        return self.kind == "torch"
+
+    @property
+    def task(self) -> str:
+        """The loss, from which `pcfed.training.targets.read_targets` knows what is predicted."""
+        return self.loss or self.kind
+
+    @property
+    def file(self) -> Path | None:
+        """The file of the module, relative to the folder of train.toml; None for linear models."""
+        if self.module is None:
+            return None
+        return Path(*self.module.partition(":")[0].split(".")).with_suffix(".py")
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the table with all defaults that apply to the kind of model."""
+        keys = TORCH_KEYS if self.is_torch else LINEAR_KEYS
+        return {key: getattr(self, key) for key in keys}
+
+
+class Data(FileModel):
+    """The table ``[data]``: what the data of all agents have in common."""
+
+    file: Text | None = Field(
+        default=None,
+        description="One data file for all agents (.csv, .npz or .parquet), together with agent; "
+        "left out if every agent has a file of its own.",
+        examples=["all.csv"],
+    )
+    agent: Text | None = Field(
+        default=None,
+        description="The column of the file for all that has the name of each row's agent.",
+        examples=["household"],
+    )
+    target: Text | None = Field(
+        default=None,
+        description="The column to predict, unless an agent's table has another.",
+        examples=["load"],
+    )
+    features: Names | None = Field(
+        default=None,
+        description="The columns to predict from; by default all but the target and agent.",
+        examples=[["a", "b"]],
+    )
+    held_out: Fraction = Field(
+        default=0.2, description="Share of every agent's rows that is held out for testing."
+    )
+    dtype: Dtype = Field(
+        default="float64",
+        description="Type of the features and of local steps; float32 needs half the memory.",
+    )
+    standardize: bool = Field(
+        default=False,
+        description="Whether to train on columns of mean 0 and scale 1. Constraints still apply to "
+        "the coefficients of the data as given.",
+    )
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Data:
+        errors = []
+        if (self.file is None) != (self.agent is None):
+            given, missing = ("agent", "file") if self.file is None else ("file", "agent")
+            errors.append(
+                (
+                    "file",
+                    f"and data.agent must be given together, got only data.{given}; "
+                    f"give data.{missing} too, or a file in every agent's table.",
+                )
+            )
+        if self.agent is not None and self.target is None:
+            errors.append(("target", "is missing; name the column to predict."))
+        for name in {self.target, self.agent} & {*(self.features or ())}:
+            errors.append(
+                (
+                    "features",
+                    "must contain neither the target nor the agent, got "
+                    f"{short_repr(name)}; leave it out.",
+                )
+            )
+        if self.target is not None and self.target == self.agent:
+            errors.append(
+                (
+                    "target",
+                    "and data.agent must be different columns, got "
+                    f"{short_repr(self.target)} for both; correct one.",
+                )
+            )
+        if errors:
+            raise KeyErrors(*errors)
+        return self
+
+
+class Training(FileModel):
+    """The table ``[training]``: the arguments of `pcfed.run`."""
+
+    rounds: Count = Field(
+        default=200, description="Number of rounds at most.", json_schema_extra=NOT_IN_DIGEST
+    )
+    local_steps: Count = Field(
+        default=10, description="Number of local steps of every agent in a round."
+    )
+    batch: Portion = Field(
+        default=1.0,
+        description="Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a "
+        "number of rows.",
+    )
+    participation: Portion = Field(
+        default=1.0,
+        description="Agents in one round: a share of the agents (1.0 is all of them), or a number.",
+    )
+    seed: CountOrZero = Field(
+        default=0, description="Seed of all random numbers, including the choice of held-out rows."
+    )
+    eval_every: Count = Field(
+        default=1, description="Rounds from one evaluation of the models to the next."
+    )
+    save_every: Count = Field(
+        default=10,
+        description="Rounds from one checkpoint to the next.",
+        json_schema_extra=NOT_IN_DIGEST,
+    )
+    max_refusals: CountOrZero = Field(
+        default=100,
+        description="The training ends when more updates than this were refused, because they are "
+        "not finite or longer than norm_limit.",
+        json_schema_extra=NOT_IN_DIGEST,
+    )
+    gap: PositiveNumber | None = Field(
+        default=None,
+        description="Stop when the certified relative gap to the optimum is at most this; by "
+        "default never.",
+        examples=[0.01],
+        json_schema_extra=NOT_IN_DIGEST,
+    )
+    norm_limit: PositiveNumber | None = Field(
+        default=None,
+        description="Refuse updates whose Euclidean norm is larger; by default there is no limit.",
+        examples=[1e6],
+    )
+    local_only: bool = Field(
+        default=True,
+        description="Whether every agent also trains alone, for comparison.",
+        json_schema_extra=NOT_IN_DIGEST,
+    )
+
+    @classmethod
+    def keys_outside_digest(cls) -> frozenset[str]:
+        """Return the keys that change no number of any round."""
+        fields = cls.model_fields.items()
+        return frozenset(key for key, field in fields if field.json_schema_extra == NOT_IN_DIGEST)
+
+
+class Defaults(FileModel):
+    """The table ``[defaults]``: for agents whose table does not have the key."""
+
+    constraint: Constraint = Field(
+        default=WholeSpace(),
+        description="The set that contains an agent's coefficients.",
+        json_schema_extra={"default": "whole_space"},
+    )
+    coupling: NonNegativeNumber = Field(
+        default=0.1, description="Strength σ of the pull towards the average model; 0 for none."
+    )
+
+
+class AgentTable(FileModel):
+    """A table ``[agents.NAME]``: one agent; with ``data.agent`` only what differs from the rest."""
+
+    file: Text | None = Field(
+        default=None,
+        description="The agent's data file (.csv, .npz or .parquet).",
+        examples=["north.csv"],
+    )
+    target: Text | None = Field(
+        default=None,
+        description="The column to predict in the agent's data; by default data.target.",
+        examples=["load"],
+    )
+    constraint: Constraint | None = Field(
+        default=None,
+        description='The set that contains the agent\'s coefficients: {l1 = 5}, "l1(5)" or another '
+        'set; for a module also a set per layer, {blocks = {"conv1.weight" = "l1(5)"}}.',
+        examples=[{"l1": 5}],
+    )
+    coupling: NonNegativeNumber | None = Field(
+        default=None,
+        description="Strength σ_i of the pull of the agent's model towards the average model.",
+        examples=[0.1],
+    )
+
+
+class TrainFile(FileModel):
+    """The file train.toml."""
+
+    model: Model = Field(description="What is trained.")
+    data: Data = Field(default=Data(), description="What the data of all agents have in common.")
+    algorithm: AlgorithmField = Field(
+        default_factory=lambda: parse_algorithm({}),
+        description="The federated algorithm and its parameters.",
+    )
+    training: Training = Field(
+        default=Training(), description="The number of rounds, batches, evaluation and checkpoints."
+    )
+    defaults: Defaults = Field(
+        default=Defaults(), description="For agents whose table does not have the key."
+    )
+    agents: dict[AgentName, AgentTable] = Field(
+        default={},
+        description="One table [agents.NAME] per agent; with data.agent only for agents that "
+        "differ from the defaults.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_missing_kind(cls, table: Any) -> Any:
+        """Treat a missing [model] as an empty one, so that the error names the missing key."""
+        return {"model": {}, **table} if isinstance(table, Mapping) else table
+
+    @model_validator(mode="after")
+    def _check_tables(self) -> TrainFile:
+        errors = [*self._torch_errors(), *self._agent_errors()]
+        if errors:
+            raise KeyErrors(*errors)
+        return self
+
+    def _torch_errors(self) -> Iterator[tuple[str, str]]:
+        """Yield what is available for linear models only."""
+        if self.model.is_torch and self.data.standardize:
+            yield (
+                "data.standardize",
+                "must be false for modules, got true; standardize in the first layer of the "
+                "module.",
+            )
+        if self.model.is_torch and self.training.gap is not None:
+            yield (
+                "training.gap",
+                f"must be left out for modules, got {self.training.gap}; there is no certificate "
+                "for losses that are not convex.",
+            )
+
+    def _agent_errors(self) -> Iterator[tuple[str, str]]:
+        data = self.data
+        if not self.agents and data.agent is None:
+            yield (
+                "agents",
+                "are missing; give one table [agents.NAME] per agent, or data.file and data.agent, "
+                "the column with the agents' names.",
+            )
+        for name, agent in self.agents.items():
+            place = dotted(["agents", name])
+            target = agent.target or data.target
+            if agent.file is None and data.file is None:
+                yield f"{place}.file", "is missing; give the agent's data file."
+            if target is None:
+                yield f"{place}.target", "is missing; give it here or in [data]."
+            elif target in (data.features or ()) or target == data.agent:
+                yield (
+                    f"{place}.target",
+                    "must be neither among data.features nor data.agent, got "
+                    f"{short_repr(target)}; give another column.",
+                )
 
 
 @dataclass(frozen=True)
-class Data:
-    """What the data of all agents have in common: ``[data]``.
+class AgentSettings:
+    r"""One agent of a training, with the defaults filled in.
 
     Attributes
     ----------
-    file, agent : str or None
-        One file for all, and the column that says whose row it is; both or neither.
-    target : str or None
-        The column to predict, unless an agent says otherwise.
-    features : tuple of str or None
-        The columns to predict from; None for all but targets and ``agent``.
-    held_out : float
-        Share of every agent's rows that is kept for testing, in [0, 1).
-    dtype : {"float64", "float32"}
-        The dtype of features and local steps.
-    standardize : bool
-        Whether columns are brought to one size by common means and scales before training.
+    name : str
+        Its name.
+    file : str or None
+        Its data file, relative to the folder of train.toml; None if its rows are in the file for
+        all agents.
+    target : str
+        The column to predict.
+    constraint : ConvexSet
+        The private set $X_i$.
+    coupling : float
+        $\sigma_i$, the pull of the agent's model towards the average.
     """
 
+    name: str
     file: str | None
-    agent: str | None
-    target: str | None
-    features: tuple[str, ...] | None
-    held_out: float
-    dtype: str
-    standardize: bool
+    target: str
+    constraint: ConvexSet
+    coupling: float
 
-
-@dataclass(frozen=True)
-class Training:
-    """How the run goes: ``[training]``, as the arguments of `pcfed.run`.
-
-    Attributes
-    ----------
-    rounds, local_steps : int
-        Numbers of rounds, and of local steps in a round.
-    eval_every, save_every : int
-        Rounds from one evaluation to the next, and from one checkpoint to the next.
-    batch, participation : float or int
-        Share (float) or number (int) of rows in a gradient and of agents in a round.
-    seed : int
-        The seed of all random streams, those of held-out rows included.
-    gap : float or None
-        The certified relative gap at which to stop.
-    max_refusals : int
-        How many updates that are not finite may be refused.
-    norm_limit : float or None
-        The longest update that is not refused.
-    local_only : bool
-        Whether every agent trains alone as well, to compare with.
-    """
-
-    rounds: int
-    local_steps: int
-    batch: float | int
-    participation: float | int
-    seed: int
-    eval_every: int
-    save_every: int
-    max_refusals: int
-    gap: float | None
-    norm_limit: float | None
-    local_only: bool
+    def resolved(self) -> dict[str, Any]:
+        """Return everything but the name, in the form of an agent's table."""
+        table = {
+            "file": self.file,
+            "target": self.target,
+            "constraint": format_constraint(self.constraint),
+            "coupling": self.coupling,
+        }
+        return _without_none(table)
 
 
 @dataclass(frozen=True)
 class Config:
-    """A training, as a configuration describes it.
+    """A training, as train.toml describes it.
 
     Attributes
     ----------
     path : Path
-        The file; data are looked for relative to its folder.
-    model, data, training : Model, Data, Training
+        The file; data files are relative to its folder.
+    model, data, training, defaults : Model, Data, Training, Defaults
         The tables of the same names.
     algorithm : Algorithm
-        The method; ``"auto"`` is still a word in it.
-    defaults : AgentSettings
-        What holds for agents that say nothing else.
+        The algorithm; ``"auto"`` is still a keyword in it.
     agents : tuple of AgentSettings
         The agents that have a table, with the defaults filled in.
     """
@@ -166,84 +423,80 @@ class Config:
     data: Data
     algorithm: Algorithm
     training: Training
-    defaults: AgentSettings
+    defaults: Defaults
     agents: tuple[AgentSettings, ...]
 
     @property
     def where(self) -> str:
-        """What messages call the file."""
+        """The name of the file in messages."""
         return display_path(self.path)
 
     def located(self, file: str) -> Path:
-        """Return the path of a data file, which is relative to the configuration's folder."""
+        """Return the path of a data file, which is relative to the folder of train.toml."""
         return self.path.parent / file
 
     def agent(self, name: str) -> AgentSettings:
         """Return the settings of an agent, whether it has a table or not."""
-        return self._tables.get(name) or replace(self.defaults, name=name)
+        settings = self._agents_by_name.get(name)
+        return settings or _settings(name, AgentTable(), self.data, self.defaults)
 
     @cached_property
-    def _tables(self) -> dict[str, AgentSettings]:
+    def _agents_by_name(self) -> dict[str, AgentSettings]:
         return {agent.name: agent for agent in self.agents}
 
     def resolved(self) -> dict[str, dict[str, Any]]:
-        """Return the configuration with all defaults filled in, ready for JSON and TOML.
+        """Return the file with all defaults filled in, ready for JSON and TOML.
 
         `read_config` makes the same configuration of it. Keys without a value are left out.
         """
-        method = {key.name: getattr(self.algorithm, key.name) for key in fields(self.algorithm)}
         tables: dict[str, dict[str, Any]] = {
             "model": self.model.resolved(),
-            "data": {**vars(self.data), "features": self.data.features and [*self.data.features]},
-            "algorithm": {"name": type(self.algorithm).__name__, **method},
-            "training": vars(self.training),
-            "defaults": self.defaults.resolved(),
+            "data": self.data.model_dump(),
+            "algorithm": to_mapping(self.algorithm),
+            "training": self.training.model_dump(),
+            "defaults": self.defaults.model_dump(),
             "agents": {agent.name: agent.resolved() for agent in self.agents},
         }
-        if self.data.agent is None:  # then every agent has a table, and says it all
+        if self.data.agent is None:  # then every agent's table is complete
             del tables["defaults"], tables["data"]["target"]
-        else:
-            del tables["defaults"]["target"]  # it is that of the data
         return {name: _without_none(table) for name, table in tables.items()}
 
-    def digest(self) -> str:
-        """Return 64 hexadecimal digits that change with anything that the numbers depend on.
+    def digest(self, files: Mapping[str, str]) -> str:
+        """Return 64 hexadecimal digits that change with everything that affects the numbers.
 
-        They are the SHA-256 of ``resolved()`` in which every data file is replaced by the SHA-256
-        of its bytes: the names of files do not matter, the names and order of agents do. How long
-        the training goes on and how often it is saved do not count (``DURATION``).
+        They are the SHA-256 of ``resolved()`` in which every file is replaced by the SHA-256 of its
+        bytes: the names of files do not matter, the names and order of agents do. Keys that change
+        no number of any round (``Training.keys_outside_digest``) are left out.
 
-        Raises
-        ------
-        ValueError
-            If a data file cannot be read.
+        Parameters
+        ----------
+        files : mapping from str to str
+            The SHA-256 of every file of the training, by its name in train.toml.
         """
-        facts = self.resolved()
-        for key in DURATION:
-            facts["training"].pop(key, None)
+        tables = self.resolved()
+        for key in Training.keys_outside_digest():
+            tables["training"].pop(key, None)
         if self.model.file is not None:
-            facts["model"]["file"] = str(self.model.file)
-        for table in (facts["model"], facts["data"], *facts["agents"].values()):
+            tables["model"]["file"] = str(self.model.file)
+        for table in (tables["model"], tables["data"], *tables["agents"].values()):
             if "file" in table:
-                path = self.located(table["file"])
-                content = read_bytes(display_path(path), path)
-                table["file"] = hashlib.sha256(content).hexdigest()
-        return hashlib.sha256(json.dumps(facts, allow_nan=False).encode()).hexdigest()
+                table["file"] = files[table["file"]]
+        return hashlib.sha256(json.dumps(tables, allow_nan=False).encode()).hexdigest()
 
 
 def load_config(path: str | Path) -> Config:
-    """Read the configuration of a training from a TOML file.
+    """Read train.toml.
 
     Parameters
     ----------
     path : str or Path
-        The file, in the form that this module's description shows.
+        The file.
 
     Raises
     ------
     ValueError
-        If it cannot be read, is no TOML, or something in it is not valid: one sentence that names
-        the key. Data files are not read yet.
+        If it cannot be read or is not TOML; a `ConfigError` with one sentence per error if keys or
+        values in it are not valid. Data files are not read yet.
 
     Examples
     --------
@@ -279,111 +532,32 @@ def read_config(table: Mapping[str, object], path: Path) -> Config:
 
     Raises
     ------
-    ValueError
-        If something is not valid: one sentence that names the key.
+    ConfigError
+        If something is not valid: one sentence per error.
     """
-    where = display_path(path)
-    try:
-        Section(where, "", table, SECTIONS)
-        data = _data(where, table.get("data", {}))
-        section = Section(where, "defaults", table.get("defaults", {}), ("constraint", "coupling"))
-        usual = AgentSettings("", target=data.target, constraint=WholeSpace(), coupling=0.1)
-        defaults = read_agent(section, "defaults").completed(usual)
-        model = read_model(where, table.get("model", {}))
-        training = _training(where, table.get("training", {}))
-        model.check(where, standardize=data.standardize, gap=training.gap)
-        return Config(
-            path=path,
-            model=model,
-            data=data,
-            algorithm=read_algorithm(where, table.get("algorithm", {})),
-            training=training,
-            defaults=defaults,
-            agents=_agents(where, table.get("agents", {}), data, defaults),
-        )
-    except ValueError as error:
-        raise ValueError(one_line(str(error))) from None
-
-
-def _data(where: str, table: object) -> Data:
-    section = Section(where, "data", table, [key.name for key in fields(Data)])
-    data = Data(
-        file=section.text("file"),
-        agent=section.text("agent"),
-        target=section.text("target"),
-        features=section.names("features"),
-        held_out=section.share("held_out", 0.2),
-        dtype=section.choice("dtype", DTYPES, "float64"),
-        standardize=section.flag("standardize", False),
-    )
-    if (data.file is None) != (data.agent is None):
-        given, missing = ("agent", "file") if data.file is None else ("file", "agent")
-        raise ValueError(
-            f"{where}: data.file and data.agent must be given together, got only data.{given}; "
-            f"give data.{missing} too, or a file in every agent's table."
-        )
-    if data.agent is not None and data.target is None:
-        raise ValueError(f"{where}: data.target is missing; name the column to predict.")
-    for name in (data.target, data.agent):
-        if name is not None and name in (data.features or ()):
-            raise ValueError(
-                f"{where}: data.features must contain neither the target nor the agent, got "
-                f"{short_repr(name)}; leave it out."
-            )
-    if data.target is not None and data.target == data.agent:
-        raise ValueError(
-            f"{where}: data.target and data.agent must differ, got {short_repr(data.target)} for both; "
-            "correct one."
-        )
-    return data
-
-
-def _training(where: str, table: object) -> Training:
-    section = Section(where, "training", table, [key.name for key in fields(Training)])
-    return Training(
-        rounds=section.count("rounds", 200),
-        local_steps=section.count("local_steps", 10),
-        batch=section.part("batch", 1.0),
-        participation=section.part("participation", 1.0),
-        seed=section.count("seed", 0, minimum=0),
-        eval_every=section.count("eval_every", 1),
-        save_every=section.count("save_every", 10),
-        max_refusals=section.count("max_refusals", 100, minimum=0),
-        gap=section.optional_number("gap"),
-        norm_limit=section.optional_number("norm_limit"),
-        local_only=section.flag("local_only", True),
+    file = validate_file(TrainFile, table, path)
+    return Config(
+        path=path,
+        model=file.model,
+        data=file.data,
+        algorithm=file.algorithm,
+        training=file.training,
+        defaults=file.defaults,
+        agents=tuple(
+            _settings(name, agent, file.data, file.defaults) for name, agent in file.agents.items()
+        ),
     )
 
 
-def _agents(
-    where: str, table: object, data: Data, defaults: AgentSettings
-) -> tuple[AgentSettings, ...]:
-    """Return the agents that have a table; without a column that names them, all must have one."""
-    if not isinstance(table, Mapping):
-        raise ValueError(
-            f"{where}: agents must be tables, got {short_repr(table)}; write [agents.north] and keys."
-        )
-    if not table and data.agent is None:
-        raise ValueError(
-            f"{where}: agents are missing; give a table [agents.NAME] each, or data.file and "
-            "data.agent, the column that says whose row it is."
-        )
-    keys = ("file", "target", "constraint", "coupling")
-    agents = []
-    for name, given in table.items():
-        section = Section(where, f"agents.{checked_name(where, name)}", given, keys)
-        agent = read_agent(section, name).completed(defaults)
-        if agent.file is None and data.file is None:
-            raise ValueError(f"{section.path('file')} is missing; give the agent's data file.")
-        if agent.target is None:
-            raise ValueError(f"{section.path('target')} is missing; give it here or in [data].")
-        if agent.target in (data.features or ()) or agent.target == data.agent:
-            raise ValueError(
-                f"{section.path('target')} must be neither among data.features nor data.agent, got "
-                f"{short_repr(agent.target)}; give another column."
-            )
-        agents.append(agent)
-    return tuple(agents)
+def _settings(name: str, agent: AgentTable, data: Data, defaults: Defaults) -> AgentSettings:
+    """Return an agent's table with the defaults filled in."""
+    return AgentSettings(
+        name=name,
+        file=agent.file,
+        target=agent.target or data.target or "",
+        constraint=defaults.constraint if agent.constraint is None else agent.constraint,
+        coupling=defaults.coupling if agent.coupling is None else agent.coupling,
+    )
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Files of columns: CSV, NPZ and Parquet.
+"""Readers of data files: CSV, NPZ and Parquet.
 
-A file is only ever read, never believed: sizes are checked before memory is taken, nothing in it is
-executed or unpickled, and whatever its bytes are, the only error is a `ValueError`.
+Files are not trusted: sizes are checked before memory is allocated, nothing in a file is executed
+or unpickled, and whatever its bytes are, the only error is a `ValueError`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,29 @@ from pcfed.storage.archive import read_members
 Column = NDArray[Any]
 """Numbers as float64, everything else as strings of any length (``numpy.dtypes.StringDType``)."""
 
-MOST_BYTES = 2**32
+MAX_BYTES = 2**32
 """Bytes of a file, and of the arrays in it, at most."""
 
-CHUNK = 4096
-"""Rows of a CSV file that are split at a time."""
+CHUNK_ROWS = 4096
+"""Rows of a CSV file that are parsed at a time."""
 
 
 class Contents(NamedTuple):
-    """What a file holds: named columns, and in which line a row ends where there are lines."""
+    """The content of a file: named columns and, for text files, the line in which each row ends."""
 
     names: list[str]
     columns: list[Column]
     lines: NDArray[np.int64] | None
 
 
-def decoded(where: str, content: bytes) -> str:
-    """Return the text of a UTF-8 file, without the mark at its beginning, or name the bad line."""
+def decode_text(where: str, content: bytes) -> str:
+    """Return the text of a UTF-8 file without a byte order mark.
+
+    Raises
+    ------
+    ValueError
+        If it is not UTF-8: a sentence that names the line.
+    """
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -50,20 +56,26 @@ def decoded(where: str, content: bytes) -> str:
         ) from None
 
 
-def read_bytes(where: str, path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file, or say why it cannot be read."""
+def read_bytes(where: str, path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the bytes of a file.
+
+    Raises
+    ------
+    ValueError
+        If it does not exist, is too large or cannot be read: a sentence that says which.
+    """
     try:
         if not path.is_file():
             raise ValueError(f"{where}: there must be a file, got none here; check the path.")
-        if (size := path.stat().st_size) > most:
+        if (size := path.stat().st_size) > max_bytes:
             raise ValueError(
-                f"{where}: the file must have at most {most} bytes, got {size}; split it."
+                f"{where}: the file must have at most {max_bytes} bytes, got {size}; split it."
             )
         return path.read_bytes()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ValueError(
-            f"{where}: the file must be readable, got {reason!r}; check the path and its rights."
+            f"{where}: the file must be readable, got {reason!r}; check its permissions."
         ) from None
 
 
@@ -73,43 +85,43 @@ def read_bytes(where: str, path: Path, most: int = MOST_BYTES) -> bytes:
 def read_csv(where: str, content: bytes, text: Collection[str]) -> Contents:
     """Return the columns of a CSV file with a header.
 
-    Rows are split a chunk at a time and turned into numbers at once, so that no more than a chunk
-    is ever held as Python strings; columns that turn out to hold text are read in a second pass.
+    Rows are parsed and converted to numbers in chunks, so that never more than one chunk is in
+    memory as Python strings; columns that contain text are read in a second pass.
 
     Parameters
     ----------
     where : str
-        What messages call the file.
+        The name of the file in messages.
     content : bytes
-        UTF-8 with commas; a mark at the beginning and blank lines are skipped.
+        UTF-8 with commas; a byte order mark and blank lines are skipped.
     text : collection of str
-        Columns to keep as text whatever they hold.
+        Columns to keep as text even if they contain only numbers.
     """
-    source = decoded(where, content)
+    source = decode_text(where, content)
     rows = _rows(where, source)
     header, _ = next(rows, ([[]], []))
     names = [name.strip() for name in header[0]]
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
+    if len(names) == 1 and any(separator in names[0] for separator in ";\t"):
         raise ValueError(
             f"{where}: columns must be separated by commas, got the header {short_repr(names[0])}; "
             "save the file with commas."
         )
-    plain = {j for j in range(len(names)) if names[j] not in text}
-    parts: dict[int, list[Column]] = {j: [] for j in plain}
+    numeric = {j for j in range(len(names)) if names[j] not in text}  # until text is found in it
+    parts: dict[int, list[Column]] = {j: [] for j in numeric}
     lines: list[int] = []
     for chunk, ends in rows:
         _check_lengths(where, chunk, ends, len(names))
         lines += ends
-        every = list(zip(*chunk, strict=True))
-        for j in sorted(plain):
-            numbers = _numbers(every[j])
+        entries = list(zip(*chunk, strict=True))
+        for j in sorted(numeric):
+            numbers = _to_numbers(entries[j])
             if numbers is None:
-                plain.remove(j)
+                numeric.remove(j)
                 del parts[j]
             else:
                 parts[j].append(numbers)
-    columns = {j: np.concatenate(parts[j]) if lines else np.empty(0) for j in plain}
-    columns |= _texts(where, source, [j for j in range(len(names)) if j not in plain])
+    columns = {j: np.concatenate(parts[j]) if lines else np.empty(0) for j in numeric}
+    columns |= _read_text(where, source, [j for j in range(len(names)) if j not in numeric])
     return Contents(names, [columns[j] for j in range(len(names))], np.array(lines, np.int64))
 
 
@@ -117,12 +129,12 @@ def _rows(where: str, source: str) -> Iterator[tuple[list[list[str]], list[int]]
     """Yield the header, then chunks of rows, each with the lines in which its rows end."""
     stream = io.StringIO(source, newline="")
     reader = csv.reader(stream, skipinitialspace=True, strict=True)
-    every = ((row, reader.line_num) for row in reader if row)
+    numbered = ((row, reader.line_num) for row in reader if row)
     size = 1
     try:
-        while pairs := list(islice(every, size)):
+        while pairs := list(islice(numbered, size)):
             yield [row for row, _ in pairs], [line for _, line in pairs]
-            size = CHUNK
+            size = CHUNK_ROWS
     except csv.Error as error:
         raise ValueError(
             f"{where}: the file must be CSV, got {error} in line {reader.line_num}; "
@@ -141,29 +153,29 @@ def _check_lengths(where: str, chunk: list[list[str]], ends: list[int], width: i
     )
 
 
-def _numbers(column: tuple[str, ...]) -> Column | None:
-    """Return the numbers that the strings are, or None if one of them is none."""
+def _to_numbers(column: tuple[str, ...]) -> Column | None:
+    """Return strings as numbers, or None if one of them is not a number."""
     try:
         numbers = np.fromiter(map(float, column), np.float64, len(column))
     except ValueError:
         return None
-    # Python reads 1_000 as a number; in a file it is a name.
+    # Python reads 1_000 as a number; in a data file it is more likely an identifier.
     return None if "_" in "".join(column) else numbers
 
 
-def _texts(where: str, source: str, places: list[int]) -> dict[int, Column]:
-    """Return some columns as text."""
-    found: dict[int, list[Column]] = {j: [] for j in places}
-    if places:
+def _read_text(where: str, source: str, positions: list[int]) -> dict[int, Column]:
+    """Return the columns at some positions as text."""
+    found: dict[int, list[Column]] = {j: [] for j in positions}
+    if positions:
         rows = _rows(where, source)
         next(rows)
         for chunk, _ in rows:
-            for j in places:
-                found[j].append(as_text([row[j].strip() for row in chunk]))
-    return {j: np.concatenate(parts) if parts else as_text([]) for j, parts in found.items()}
+            for j in positions:
+                found[j].append(text_array([row[j].strip() for row in chunk]))
+    return {j: np.concatenate(parts) if parts else text_array([]) for j, parts in found.items()}
 
 
-def as_text(values: list[str]) -> Column:
+def text_array(values: list[str]) -> Column:
     """Return strings as an array."""
     return np.array(values, dtype=np.dtypes.StringDType())
 
@@ -177,26 +189,26 @@ def read_npz(where: str, content: bytes, text: Collection[str]) -> Contents:
     Parameters
     ----------
     where : str
-        What messages call the file.
+        The name of the file in messages.
     content : bytes
-        What `numpy.savez` or `numpy.savez_compressed` wrote.
+        The bytes that `numpy.savez` or `numpy.savez_compressed` wrote.
     text : collection of str
-        Columns to keep as text whatever they hold.
+        Columns to keep as text even if they contain only numbers.
     """
     names: list[str] = []
     columns: list[Column] = []
     for name, array in _arrays(where, content):
         if name == "X" and array.ndim == 2:
-            matrix = _column(where, name, array, keep=False)
+            matrix = _to_column(where, name, array, as_text=False)
             names += (f"x{j}" for j in range(matrix.shape[1]))
             columns.extend(matrix.T)
         elif array.ndim == 1:
             names.append(name)
-            columns.append(_column(where, name, array, keep=name in text))
+            columns.append(_to_column(where, name, array, as_text=name in text))
         else:
             raise ValueError(
-                f"{where}: arrays must be columns, or a matrix named X, got {short_repr(name)} of shape "
-                f"{array.shape}; save one flat array a column."
+                f"{where}: arrays must be columns, or a matrix named X, got {short_repr(name)} of "
+                f"shape {array.shape}; save one flat array per column."
             )
     for name, column in zip(names, columns, strict=True):
         if len(column) != len(columns[0]):
@@ -209,9 +221,9 @@ def read_npz(where: str, content: bytes, text: Collection[str]) -> Contents:
 
 
 def _arrays(where: str, content: bytes) -> Iterator[tuple[str, Column]]:
-    """Yield the arrays of an archive, each with its name."""
+    """Yield the name and the array of each member of an archive."""
     try:
-        yield from read_members(io.BytesIO(content), MOST_BYTES)
+        yield from read_members(io.BytesIO(content), MAX_BYTES)
     except ValueError as error:
         raise ValueError(
             f"{where}: the file must be a NumPy archive of numbers and text, got "
@@ -219,20 +231,20 @@ def _arrays(where: str, content: bytes) -> Iterator[tuple[str, Column]]:
         ) from None
 
 
-def _column(where: str, name: str, array: Column, *, keep: bool) -> Column:
-    """Return an array as numbers or, if it holds none or is to be kept as text, as text."""
+def _to_column(where: str, name: str, array: Column, *, as_text: bool) -> Column:
+    """Return an array as numbers or, if it is not numeric or to be kept as text, as text."""
     kind = array.dtype.kind
-    if kind in "fiub" and not keep:
+    if kind in "fiub" and not as_text:
         return array.astype(np.float64)
     if kind in "fiub":
-        return as_text([_number_text(each) for each in array.tolist()])
+        return text_array([_number_text(each) for each in array.tolist()])
     try:
         if kind == "S":
-            return as_text([each.decode().strip() for each in array.tolist()])
+            return text_array([each.decode().strip() for each in array.tolist()])
         if kind == "U":
-            return as_text([each.strip() for each in array.tolist()])
+            return text_array([each.strip() for each in array.tolist()])
         reason = short_repr(str(array.dtype))
-    except ValueError:  # bytes that are no UTF-8, numbers that are no characters
+    except ValueError:  # bytes that are not UTF-8, code points that are not characters
         reason = "text that cannot be decoded"
     raise ValueError(
         f"{where}: arrays must be numbers or text, got {short_repr(name)} of {reason}; "
@@ -241,7 +253,7 @@ def _column(where: str, name: str, array: Column, *, keep: bool) -> Column:
 
 
 def _number_text(value: float) -> str:
-    """Return a number as people write it: whole ones without a point."""
+    """Return a number as text; integers without a decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -254,11 +266,11 @@ def read_parquet(where: str, content: bytes, text: Collection[str]) -> Contents:
     Parameters
     ----------
     where : str
-        What messages call the file.
+        The name of the file in messages.
     content : bytes
         The file.
     text : collection of str
-        Columns to keep as text whatever they hold.
+        Columns to keep as text even if they contain only numbers.
     """
     try:
         parquet = importlib.import_module("pyarrow.parquet")
@@ -271,25 +283,26 @@ def read_parquet(where: str, content: bytes, text: Collection[str]) -> Contents:
         table = parquet.read_table(io.BytesIO(content))
         names = [str(name) for name in table.column_names]
         columns = [np.asarray(column.to_numpy()) for column in table.columns]
-    except Exception as error:  # bytes of any kind make it raise errors of any kind
+    except Exception as error:  # pyarrow raises many types of errors for damaged files
         raise ValueError(
             f"{where}: the file must be Parquet, got {short_repr(str(error), 100)}; write it again."
         ) from None
     pairs = zip(names, columns, strict=True)
-    return Contents(names, [_nullable(where, k, v, keep=k in text) for k, v in pairs], None)
+    columns = [_nullable(where, name, array, as_text=name in text) for name, array in pairs]
+    return Contents(names, columns, None)
 
 
-def _nullable(where: str, name: str, array: Column, *, keep: bool) -> Column:
-    """Return a column of Parquet: objects are text, None is an empty text."""
+def _nullable(where: str, name: str, array: Column, *, as_text: bool) -> Column:
+    """Return a column of a Parquet file: objects are text, None is an empty string."""
     if array.dtype.kind == "O":
         values = array.tolist()
         if not all(each is None or isinstance(each, (str, bool)) for each in values):
             raise ValueError(
-                f"{where}: columns must be numbers or text, got another kind in {short_repr(name)}; "
-                "leave it out of the file."
+                f"{where}: columns must be numbers or text, got another type in "
+                f"{short_repr(name)}; leave it out of the file."
             )
-        return as_text(["" if each is None else str(each).strip() for each in values])
-    return _column(where, name, array, keep=keep)
+        return text_array(["" if each is None else str(each).strip() for each in values])
+    return _to_column(where, name, array, as_text=as_text)
 
 
 READERS: dict[str, Callable[[str, bytes, Collection[str]], Contents]] = {
@@ -297,4 +310,4 @@ READERS: dict[str, Callable[[str, bytes, Collection[str]], Contents]] = {
     ".npz": read_npz,
     ".parquet": read_parquet,
 }
-"""How files are read, by the end of their names."""
+"""The reader of each file name extension."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -17,29 +18,32 @@ from pcfed.data.readers import READERS, Column, Contents, read_bytes
 from pcfed.errors import did_you_mean, display_path, join_names, one_line, short_repr
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none"})
-"""What an entry that is not there is written as, in lower case."""
+"""How files write a missing entry, in lower case."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Named columns of the same length.
 
-    A column is text if a single entry is no number. What is wrong with a column is said only when
-    it is asked for, so a file may have columns that nobody uses.
+    A column is text if a single entry is not a number. A column is checked only when it is used, so
+    a file may have unused columns with missing entries or text.
 
     Attributes
     ----------
     where : str
-        What messages call the file.
+        The name of the file in messages.
     columns : mapping from str to array
         Numbers as float64, everything else as strings; read-only, in the order of the file.
     lines : array of int or None
-        The line of the file in which each row ends, where it has lines.
+        For CSV files, the line in which each row ends.
+    sha256 : str
+        The SHA-256 of the bytes from which the table was parsed, 64 hexadecimal digits.
     """
 
     where: str
     columns: Mapping[str, Column]
     lines: NDArray[np.int64] | None = None
+    sha256: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,23 +56,24 @@ class Table:
         return len(next(iter(self.columns.values())))
 
     def take(self, rows: NDArray[np.integer[Any]]) -> Table:
-        """Return the table of some rows."""
+        """Return a table with some of the rows."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         lines = None if self.lines is None else self.lines[rows]
-        return replace(self, columns=_locked(columns), lines=lines)
+        return replace(self, columns=_read_only(columns), lines=lines)
 
     def column(self, name: str) -> Column:
-        """Return a column, in which no entry is missing, as numbers or text.
+        """Return a column without missing entries, as numbers or text.
 
         Raises
         ------
         ValueError
-            If there is no such column, or an entry is missing; the sentence names the line.
+            If the column does not exist or an entry is missing; the sentence names the line.
         """
         if name not in self.columns:
             raise ValueError(
-                f"{self.where}: there must be a column {short_repr(name)}, got {join_names(self.names)}; "
-                f"{did_you_mean(name, self.names)}Check the names in the file's header."
+                f"{self.where}: there must be a column {short_repr(name)}, got "
+                f"{join_names(self.names)}; {did_you_mean(name, self.names)}Check the names in the "
+                "header of the file."
             )
         column = self.columns[name]
         if column.dtype.kind == "f":
@@ -77,8 +82,8 @@ class Table:
             missing = np.array([each.casefold() in MISSING for each in column.tolist()], bool)
         if missing.any():
             raise ValueError(
-                f"{self.where}: the column {short_repr(name)} must have a value in every row, got none "
-                f"in {self.place(missing)}; fill it in, or leave out the row or the column."
+                f"{self.where}: the column {short_repr(name)} must have a value in every row, got "
+                f"none in {self.location(missing)}; fill it in, or leave out the row or the column."
             )
         return column
 
@@ -88,35 +93,35 @@ class Table:
         Raises
         ------
         ValueError
-            If there is no such column, or it holds anything else; the sentence names the line.
+            If the column does not exist or has other entries; the sentence names the line.
         """
         column = self.column(name)
         if column.dtype.kind != "f":
             wrong = np.array([not _is_number(each) for each in column.tolist()], bool)
-            if not wrong.any():  # numbers that were kept as text
+            if not wrong.any():  # all are numbers, in a column that was kept as text
                 wrong[:1] = True
             raise ValueError(
                 f"{self.where}: the column {short_repr(name)} must be numbers, got "
-                f"{short_repr(column[np.argmax(wrong)])} in {self.place(wrong)}; encode categories "
-                "as numbers, or leave the column out by listing the others in features."
+                f"{short_repr(column[np.argmax(wrong)])} in {self.location(wrong)}; encode "
+                "categories as numbers, or leave the column out by listing the others in features."
             )
         finite = np.isfinite(column)
         if not finite.all():
             raise ValueError(
                 f"{self.where}: the column {short_repr(name)} must be finite, got "
-                f"{column[np.argmin(finite)]} in {self.place(~finite)}; replace it, or leave out "
-                "the row."
+                f"{column[np.argmin(finite)]} in {self.location(~finite)}; replace it, or leave "
+                "out the row."
             )
         return column
 
-    def place(self, marks: NDArray[np.bool_]) -> str:
-        """Return where the first mark is: the line of the file, or the row counted from 1."""
-        row = int(np.argmax(marks))
+    def location(self, mask: NDArray[np.bool_]) -> str:
+        """Return the first row of a mask for messages: its line, or its number from 1 on."""
+        row = int(np.argmax(mask))
         return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
 
 
 def read_table(path: str | Path, *, text: Collection[str] = ()) -> Table:
-    r"""Read the table in a file.
+    r"""Read a data file, once: the SHA-256 of the table is that of the bytes that were parsed.
 
     Parameters
     ----------
@@ -124,12 +129,12 @@ def read_table(path: str | Path, *, text: Collection[str] = ()) -> Table:
         A file that ends in ``.csv`` (UTF-8, commas, a header), ``.npz`` (one flat array a column;
         a matrix X stands for the columns x0, x1 and so on) or ``.parquet`` (needs pyarrow).
     text : collection of str
-        Columns to keep as text whatever they hold, so that ``007`` stays ``007``.
+        Columns to keep as text even if they contain only numbers, so that ``007`` stays ``007``.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or is no table, whatever its bytes; one sentence.
+        If the file cannot be read or is not a table, whatever its bytes are: one sentence.
 
     Examples
     --------
@@ -154,7 +159,9 @@ def read_table(path: str | Path, *, text: Collection[str] = ()) -> Table:
             "save the table in one of these forms."
         )
     try:
-        return _table(where, reader(where, read_bytes(where, file), text))
+        content = read_bytes(where, file)
+        table = _to_table(where, reader(where, content, text))
+        return replace(table, sha256=hashlib.sha256(content).hexdigest())
     except MemoryError:
         raise ValueError(
             f"{where}: the table must fit into memory, got one that does not; split the file."
@@ -163,8 +170,8 @@ def read_table(path: str | Path, *, text: Collection[str] = ()) -> Table:
         raise ValueError(one_line(str(error))) from None
 
 
-def _table(where: str, contents: Contents) -> Table:
-    """Return columns as a table, if their names can tell them apart and there are rows."""
+def _to_table(where: str, contents: Contents) -> Table:
+    """Return columns as a table after checking that names are unique and that there are rows."""
     names = contents.names
     if not names:
         raise ValueError(
@@ -181,12 +188,12 @@ def _table(where: str, contents: Contents) -> Table:
             f"{where}: column names must differ, got {short_repr(name)} {times} times; rename one."
         )
     if not len(contents.columns[0]):
-        raise ValueError(f"{where}: the table must have rows, got only its columns; add data.")
+        raise ValueError(f"{where}: the table must have rows, got only a header; add data.")
     columns = dict(zip(names, contents.columns, strict=True))
-    return Table(where, _locked(columns), contents.lines)
+    return Table(where, _read_only(columns), contents.lines)
 
 
-def _locked(columns: dict[str, Column]) -> Mapping[str, Column]:
+def _read_only(columns: dict[str, Column]) -> Mapping[str, Column]:
     for column in columns.values():
         column.setflags(write=False)
     return MappingProxyType(columns)

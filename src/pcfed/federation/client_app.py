@@ -7,14 +7,15 @@ directory beside that file, one for each training.
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
-from pcfed.config.federation_files import AgentFile, Schema, agent_of, read_agent_file
+from pcfed.config.federation_files import AgentFile, ServerModel, read_agent_file
+from pcfed.config.imports import import_modules
+from pcfed.federation.agent_data import build_agent
 from pcfed.federation.client import Client
 from pcfed.federation.paths import training_directory
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError
@@ -39,7 +40,7 @@ def reply_to(message: FlowerMessage, path: Path) -> Message:
     name = "?"
     try:
         file = read_agent_file(path)
-        name = file.settings.name
+        name = file.name
         received = from_records(message.content)
         if received.kind == "hello":
             return Message("hello", {"name": name, "protocol": PROTOCOL_VERSION})
@@ -55,13 +56,19 @@ def reply_to(message: FlowerMessage, path: Path) -> Message:
 
 def _client(path: Path, file: AgentFile, message: Message) -> Client:
     """Return the agent of a file, for the training of a message."""
-    schema = Schema.from_text(str(message.metadata["schema"]))
+    # The owner's consent: only modules that the agent's own file names, never the server's.
+    import_modules(file.imports, path)
+    model = ServerModel.model_validate_json(str(message.metadata["model"]))
+    linear = {"kind", "intercept", "l2"}
     return Client(
-        file.settings.name,
-        agent_of(path, file.settings, schema),
+        file.name,
+        build_agent(path, file, model),
         training_directory(path, str(message.metadata["training"])),
-        batch=1.0 if file.settings.batch is None else file.settings.batch,
+        batch=file.batch,
         certificate=file.certificate,
         report=file.report,
-        model_metadata=asdict(schema),
+        model_metadata={
+            "model": model.model_dump(include=linear),
+            **model.model_dump(exclude=linear),
+        },
     )

@@ -20,7 +20,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from pcfed.config.federation_files import read_agent_file, read_server
+from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.keys import make_keys
 from pcfed.federation.paths import RESULT, training_directory
 from pcfed.storage.atomic import write_atomically
@@ -225,15 +225,13 @@ class LocalFederation:
 
     def _roster_files(self) -> dict[str, Path]:
         """Return the file of every agent of the roster, by name."""
-        settings = read_server(self.server_file)
+        server = read_server_file(self.server_file)
         paths = sorted(self.folder.glob("*.toml"))
-        files = {
-            read_agent_file(path).settings.name: path for path in paths if path != self.server_file
-        }
-        roster = settings.config.roster or tuple(files)
-        if len(roster) < settings.size:
+        files = {read_agent_file(path).name: path for path in paths if path != self.server_file}
+        roster = tuple(files) if isinstance(server.roster, int) else server.roster
+        if len(roster) < server.num_agents:
             raise ValueError(
-                f"federation: the roster has {settings.size} agents, but {self.folder} has the "
+                f"federation: the roster has {server.num_agents} agents, but {self.folder} has the "
                 f"files of {len(roster)}; add files, or make the roster smaller."
             )
         for name in roster:
@@ -337,7 +335,7 @@ class LocalFederation:
     @property
     def training_directory(self) -> Path:
         """The directory of the server's files of the training."""
-        return training_directory(self.server_file, read_server(self.server_file).config.training)
+        return training_directory(self.server_file, read_server_file(self.server_file).training)
 
     def _result_time(self) -> int:
         """Return when the last result was written."""

@@ -34,9 +34,6 @@ from pcfed.errors import one_line, short_repr
 PROTOCOL_VERSION = 2
 """Version of the messages. Server and agents must use the same one."""
 
-METRICS = ("loss", "accuracy", "infeasibility", "rows")
-"""Metrics of its own model on its own data that an agent reports if its owner allows it."""
-
 NUM_AUDIT_DIRECTIONS = 3
 """How many numbers an agent sends for each audited vector."""
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pcfed.config.federation_files import METRICS
 from pcfed.errors import one_line, short_repr
-from pcfed.federation.protocol import METRICS, PROTOCOL_VERSION, Message
+from pcfed.federation.protocol import PROTOCOL_VERSION, Message
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from pcfed.config.federation_files import read_server
+from pcfed.config.federation_files import read_server_file
 from pcfed.federation.paths import CHECKPOINT, LOCK, RESULT, STATUS, training_directory
 from pcfed.federation.server import Server
+from pcfed.federation.server_config import ServerConfig
 from pcfed.federation.server_result import ServerResult
 from pcfed.federation.status_file import StatusFile
 from pcfed.federation.transport import FlowerTransport, resolve_roster
@@ -47,8 +48,8 @@ def run_task(grid: Grid, path: Path, task: str) -> None:
     """
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}; give one of them.")
-    settings = read_server(path)
-    config = settings.config
+    file = read_server_file(path)
+    config = ServerConfig.from_file(file)
     folder = training_directory(path, config.training)
     checkpoint, result_path = folder / CHECKPOINT, folder / RESULT
     if task == "audit" and not checkpoint.exists():
@@ -57,9 +58,9 @@ def run_task(grid: Grid, path: Path, task: str) -> None:
         sole_user(folder / LOCK),
         StatusFile(folder / STATUS, config.training, config.rounds) as status,
     ):
-        transport = FlowerTransport(grid, settings.schema, settings.deadline, status.update)
+        transport = FlowerTransport(grid, file.model, file.rounds.deadline, status.update)
         if not config.roster:
-            roster = resolve_roster(checkpoint, settings.size, transport)
+            roster = resolve_roster(checkpoint, file.num_agents, transport)
             config = replace(config, roster=roster)
         with Server(config, transport, folder, status.update) as server:
             done = server.state.round

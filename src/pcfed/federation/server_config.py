@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from pcfed.algorithms import Algorithm
+from pcfed.config.federation_files import ServerFile
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,28 @@ class ServerConfig:
     norm_limit: float = np.inf
     gap: float | None = None
     gap_every: int = 10
+
+    @classmethod
+    def from_file(cls, file: ServerFile) -> Self:
+        """Return the configuration of a server's file.
+
+        The roster is empty if the file has only the number of agents.
+        """
+        rounds, limit = file.rounds, file.rounds.norm_limit
+        return cls(
+            training=file.training,
+            roster=() if isinstance(file.roster, int) else file.roster,
+            n=file.model.n,
+            algorithm=file.algorithm,
+            rounds=rounds.rounds,
+            local_steps=rounds.local_steps,
+            seed=rounds.seed,
+            minimum=rounds.minimum,
+            attempts=rounds.attempts,
+            norm_limit=np.inf if limit is None else limit,
+            gap=rounds.gap,
+            gap_every=rounds.gap_every,
+        )
 
     def identity(self) -> dict[str, Any]:
         """Return the part of the configuration that must stay the same when a training resumes."""

@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
-from pcfed.config.agent_table import checked_name
-from pcfed.config.federation_files import Schema
+from pcfed.config.federation_files import ServerModel
+from pcfed.config.fields import check_agent_name
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, Scalar
 from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_state import ServerState
@@ -69,7 +69,7 @@ class FlowerTransport:
     ----------
     grid : Grid
         Flower's nodes.
-    schema : Schema
+    model : ServerModel
         What is trained; it is sent with every message.
     deadline : float
         How many seconds to wait for agents to connect, and for their replies.
@@ -80,11 +80,11 @@ class FlowerTransport:
     def __init__(
         self,
         grid: Grid,
-        schema: Schema,
+        model: ServerModel,
         deadline: float,
         on_status: StatusCallback = ignore_status,
     ) -> None:
-        self._grid, self._schema, self._deadline = grid, schema, deadline
+        self._grid, self._model, self._deadline = grid, model, deadline
         self._on_status = on_status
         self._names: dict[int, str] = {}
         self._late: set[int] = set()
@@ -100,9 +100,9 @@ class FlowerTransport:
             How many of these agents to wait for before messages are sent.
         """
         present = self._wait_for(min_present, set(messages))
-        schema = self._schema.to_text()
+        model = self._model.model_dump_json()
         asked = {node: name for node, name in present.items() if name in messages}
-        records = {node: to_records(messages[name], schema=schema) for node, name in asked.items()}
+        records = {node: to_records(messages[name], model=model) for node, name in asked.items()}
         replies = []
         for node, flower_reply in self._ask(records, asked):
             try:
@@ -161,7 +161,7 @@ class FlowerTransport:
                 try:
                     reply = from_records(flower_reply.content)
                     if reply.kind == "hello":
-                        self._names[node] = checked_name("hello", str(reply.metadata.get("name")))
+                        self._names[node] = check_agent_name(str(reply.metadata.get("name")))
                 except ValueError:
                     continue  # a node of another application
         self._on_status(present=sorted(set(self._names.values())))

@@ -1,13 +1,13 @@
-"""The folder of a training: what it trains, how far it is, and what came out.
+"""The run directory of a training: its configuration, checkpoints, history and results.
 
 config.json       the configuration with all defaults, its digest, and versions
-checkpoint.npz    the last round that was saved, beside it the one before
-history.jsonl     one record a line
-log.txt           what happened, with times
+checkpoint.npz    the last checkpoint, beside it the one before
+history.jsonl     one record per line
+log.txt           events with times
 steps.json        how often the step was halved, if it was (`pcfed.training.step_search`)
-local.npz         the agents' own trainings, each alone, as a checkpoint
-outcome.json      what came of it, in figures (`pcfed.training.outcome`)
-result.npz        the state and the models, once it has ended
+local.npz         the checkpoint of the trainings of single agents
+outcome.json      the metrics of the result (`pcfed.training.outcome`)
+result.npz        the last state and models, written at the end
 models.npz        the models to use: feasible, with names, columns and labels
 """
 
@@ -27,81 +27,84 @@ from pcfed.storage.atomic import DRAFT, FileError, remove_drafts, sole_user, wri
 from pcfed.training.step_search import Halvings
 
 FORMAT = 1
-"""Version of the folder."""
+"""Version of the directory's layout."""
 
 
 class RunDirectory:
-    """The folder of a training, new or of the same one; nothing is written before `open`.
+    """A run directory, new or of the same training; nothing is written before `open`.
 
     Parameters
     ----------
     path : Path
-        The folder.
+        The directory.
     config : Config
-        What is trained.
+        The training.
+    digest : str
+        The digest of the training and its data, by which it is recognised.
 
     Raises
     ------
     ValueError
-        If the folder holds something else, or another training.
+        If the directory contains something else, or another training.
     """
 
-    def __init__(self, path: Path, config: Config) -> None:
+    def __init__(self, path: Path, config: Config, digest: str) -> None:
         self.path = path
-        self._config, self._digest = config, config.digest()
-        self.facts = path / "config.json"
+        self._config, self._digest = config, digest
+        self.metadata = path / "config.json"
         self.checkpoint = path / "checkpoint.npz"
         self.history = path / "history.jsonl"
         self.result = path / "result.npz"
         self.local = path / "local.npz"
         self.outcome = path / "outcome.json"
-        saved = (self.checkpoint, self.local)
-        before = (file.with_name(f"{file.name}.previous") for file in saved)
-        self.halvings = Halvings(path / "steps.json", (*saved, *before, self.history))
+        checkpoints = (self.checkpoint, self.local)
+        previous = (file.with_name(f"{file.name}.previous") for file in checkpoints)
+        self.halvings = Halvings(path / "steps.json", (*checkpoints, *previous, self.history))
         self.models = path / "models.npz"
         if path.exists():
             self._check()
 
     def _check(self) -> None:
-        """Refuse a folder that is not of this training."""
-        known_files = ("lock", f"*{DRAFT}")  # all that is there if it was killed at once
+        """Refuse a directory of something else or of another training."""
+        # A process that was killed at once has left only these.
+        known_files = ("lock", f"*{DRAFT}")
         if not self.path.is_dir() or not (
-            self.facts.exists()
+            self.metadata.exists()
             or all(any(each.match(name) for name in known_files) for each in self.path.iterdir())
         ):
             raise ValueError(
-                f"train: {self.path} must be a folder of a training, or new, and is neither; give "
-                "another one with --out."
+                f"train: {self.path} must be a new directory or one of a training, and is neither; "
+                "give another one with --out."
             )
-        if not self.facts.exists():
+        if not self.metadata.exists():
             return
         try:
-            known: Any = json.loads(self.facts.read_text("utf-8"))
-            digest, form = known["digest"], known["format"]
+            metadata: Any = json.loads(self.metadata.read_text("utf-8"))
+            digest, version_found = metadata["digest"], metadata["format"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
-                f"train: {self.facts} must say what is trained here, and is damaged; give another "
-                "folder with --out."
+                f"train: {self.metadata} must be the configuration of a training, and is damaged; "
+                "give another directory with --out."
             ) from None
-        if form != FORMAT:
+        if version_found != FORMAT:
             raise ValueError(
-                f"train: {self.path} has format {form!r}, and this version knows {FORMAT}; give "
-                "another folder with --out."
+                f"train: {self.path} has format {version_found!r}, and this version of pcfed reads "
+                f"{FORMAT}; give another directory with --out."
             )
         if digest != self._digest:
             raise ValueError(
-                f"train: {self.path} holds another training: the configuration or the data have "
-                "changed since; give another folder with --out, or change them back."
+                f"train: {self.path} contains another training: the configuration or the data have "
+                "changed since; give another directory with --out, or change them back."
             )
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Make the folder, say in it what is trained, and keep other processes out."""
+        """Create the directory and its config.json, and keep other processes out."""
         with sole_user(self.path / "lock"):
             self._check()
             remove_drafts(self.path)
-            if not self.facts.exists():
-                facts = {
+            if not self.metadata.exists():
+                metadata = {
                     "format": FORMAT,
                     "digest": self._digest,
                     "config": self._config.resolved(),
@@ -112,7 +115,7 @@ class RunDirectory:
                         "SciPy": version("scipy"),
                     },
                 }
-                write_atomically(self.facts, json.dumps(facts, indent=1).encode())
+                write_atomically(self.metadata, json.dumps(metadata, indent=1).encode())
             yield
 
     def log(self, text: str) -> None:

@@ -1,9 +1,9 @@
-r"""The example that ``pcfed init`` writes: five clinics, their data and a commented configuration.
+r"""The example that ``pcfed init`` writes: a commented train.toml and the data of five clinics.
 
 Patient $j$ of clinic $i$ has features $\varphi_j \sim \mathcal N(\mu_i, I)$, in standard deviations
 from the mean of all, and comes back with probability $1 / (1 + e^{-w_i^\top \varphi_j})$.
 The clinics agree on most of $w_i = w + \delta_i$; $\mu_i$ and $\delta_i$ are drawn once. It is a
-model and not medicine.
+simulation without medical meaning.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
+from pcfed.config.json_schema import schema_text
 from pcfed.errors import display_path, join_names
 from pcfed.storage.atomic import write_atomically
 
@@ -26,36 +27,42 @@ WEIGHTS = {
     "exercise": -0.8,
     "visits": 0.0,
 }
-"""What the clinics agree on."""
+"""The common weights $w$."""
 
 ROWS = {"harbour": 150, "hillside": 200, "market": 150, "riverside": 200, "university": 300}
 SEED = 7
 
 
 def write_example(folder: Path) -> list[Path]:
-    """Write the example into a folder and return the paths of its files, the configuration first.
+    """Write the example into a folder and return the paths of its files.
+
+    The first is train.toml, the second its JSON schema for editors, the others are data files.
 
     Parameters
     ----------
     folder : Path
-        Where; it is made if need be.
+        The folder; it is created if it does not exist.
 
     Raises
     ------
     ValueError
-        If one of the files is there already; nothing is written then.
+        If one of the files exists already; nothing is written then.
     FileError
         If the folder cannot be written.
     """
-    contents = {folder / "train.toml": files("pcfed.training").joinpath("example.toml").read_text()}
+    example = files("pcfed.training").joinpath("example.toml")
+    contents = {
+        folder / "train.toml": example.read_text("utf-8"),
+        folder / "train.schema.json": schema_text("train"),
+    }
     contents |= {folder / "data" / f"{name}.csv": text for name, text in _tables().items()}
-    there = [str(path.relative_to(folder)) for path in contents if os.path.lexists(path)]
-    if there:
+    existing = [str(path.relative_to(folder)) for path in contents if os.path.lexists(path)]
+    if existing:
         raise ValueError(
             f"init: {display_path(folder)} must not have the files of the example yet, got "
-            f"{join_names(there, 3)}; give another folder, such as pcfed init example."
+            f"{join_names(existing, 3)}; give another folder, such as pcfed init example."
         )
-    for path in reversed(contents):  # the configuration last: then all of it is there
+    for path in reversed(contents):  # train.toml last: if it exists, so do all the others
         write_atomically(path, contents[path].encode())
     return list(contents)
 

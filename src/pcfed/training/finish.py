@@ -74,7 +74,10 @@ def outcome_of(
     models, trained = delivered.models, result.models
     tested = np.vstack([models, delivered.average])
     if made.scaling is not None:
-        trained, tested = made.scaling.delivered(trained), made.scaling.standardised(tested)
+        trained, tested = (
+            made.scaling.to_original_units(trained),
+            made.scaling.to_standardized_units(tested),
+        )
     measure = _measure(made.problem.agents[0].loss)
     coefficients = (
         made.problem.n if (free := made.problem.agents[0].loss.free) is None else free.start

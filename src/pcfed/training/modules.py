@@ -1,51 +1,56 @@
-"""PyTorch modules of a user: imported only with consent, from the folder of the configuration.
+"""PyTorch modules of users: imported only with consent, from the folder of train.toml.
 
-To import is to run code, so it never happens because a file says so: the person who starts the
-training must say it too. What goes wrong in that code is told in a sentence.
+An import runs code, so train.toml alone never causes one: the person who starts the training must
+allow it. Errors in the user's code become one sentence.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.arrays import Float64Array
-from pcfed.config.constraints import Layers
-from pcfed.config.model_table import TORCH
+from pcfed.config.constraints import LayerSets
 from pcfed.config.train_file import Config
-from pcfed.errors import did_you_mean, one_line
+from pcfed.data.readers import read_bytes
+from pcfed.errors import did_you_mean, display_path, one_line
 from pcfed.losses import Loss
 from pcfed.sets import Blocks, ConvexSet
 from pcfed.storage.atomic import FileError
 
-OURS = (ValueError, OSError, ArithmeticError, FileError)
-"""Errors of our own, which are sentences."""
+OWN_ERRORS = (ValueError, OSError, ArithmeticError, FileError)
+"""Errors that pcfed raises itself; their messages are sentences."""
 
 
 def load_module(config: Config, *, allow_import: bool) -> Any:
-    """Return the module that ``model.module`` makes, with the parameters that the seed gives it.
+    """Return the module of ``model.module``, with initial parameters that depend on the seed.
 
     Parameters
     ----------
     config : Config
-        Of a training of kind torch.
+        A training of kind torch.
     allow_import : bool
         Whether the file may be run.
 
     Raises
     ------
     ValueError
-        If it may not, or anything in it goes wrong.
+        If it may not, or something in it fails.
     """
+    return import_module_file(config, allow_import)[0]
+
+
+def import_module_file(config: Config, allow_import: bool) -> tuple[Any, str]:
+    """Do what `load_module` does, and return also the SHA-256 of the code that was run."""
     file, name = config.model.file, (config.model.module or "").partition(":")[2]
     where = f"{config.where}: model.module"
     if file is None or not allow_import:
@@ -61,24 +66,26 @@ def load_module(config: Config, *, allow_import: bool) -> Any:
         ) from None
     path = config.located(str(file))
     if not path.is_file():
-        raise ValueError(f"{where} must be in {file} beside the configuration, got no such file.")
+        raise ValueError(f"{where} must be in {file} beside train.toml, got no such file.")
+    content = read_bytes(display_path(path), path)
     with torch.random.fork_rng():
         torch.manual_seed(config.training.seed)
-        with in_a_sentence(config, ours=()):
-            names = vars(_imported(path))
+        with user_code_errors(config, own=()):
+            names = vars(_run_file(path, content))
         if name not in names:
             raise ValueError(
                 f"{where} must name something in {file}, got {name!r}; "
                 f"{did_you_mean(name, names)}Correct it."
             )
-        with in_a_sentence(config, ours=()):
+        with user_code_errors(config, own=()):
             module = names[name]()
     if not isinstance(module, torch.nn.Module):
         raise ValueError(
             f"{where} must make a torch.nn.Module, got {type(module).__name__} from {name}(); "
             "return one."
         )
-    return module.to(torch.float64 if config.data.dtype == "float64" else torch.float32)
+    dtype = torch.float64 if config.data.dtype == "float64" else torch.float32
+    return module.to(dtype), hashlib.sha256(content).hexdigest()
 
 
 def module_loss(config: Config, module: Any, X: Float64Array, y: NDArray[Any]) -> Loss:
@@ -95,22 +102,22 @@ def module_loss(config: Config, module: Any, X: Float64Array, y: NDArray[Any]) -
     return TorchLoss(module, (X, y), loss_fn)
 
 
-def for_module(constraint: ConvexSet, module: Any) -> ConvexSet:
-    """Return a set of flat vectors, where it may speak of named parameters."""
-    if isinstance(constraint, Layers):
+def constraint_for_module(constraint: ConvexSet, module: Any) -> ConvexSet:
+    """Return a set of flat vectors, also if it was given as one set per layer of a module."""
+    if module is not None and isinstance(constraint, LayerSets):
         return Blocks.for_module(module, constraint.sets)
     return constraint
 
 
-def start_of(loss: Loss) -> NDArray[np.floating[Any]] | None:
-    """Return the parameters that a module came with; None for linear models, which begin at 0."""
+def initial_parameters(loss: Loss) -> NDArray[np.floating[Any]] | None:
+    """Return the parameters that a module was created with; None for linear models."""
     start: NDArray[np.floating[Any]] | None = getattr(loss, "start", None)
     return start
 
 
 def named_shapes(loss: Loss) -> dict[str, tuple[int, ...]] | None:
-    """Return the named parameters of a module and their shapes; None for linear models."""
-    if (start := start_of(loss)) is None:
+    """Return the shape of each named parameter of a module; None for linear models."""
+    if (start := initial_parameters(loss)) is None:
         return None
     module: Any = loss
     parts = module.unpack(start)
@@ -118,35 +125,39 @@ def named_shapes(loss: Loss) -> dict[str, tuple[int, ...]] | None:
 
 
 @contextmanager
-def in_a_sentence(config: Config, ours: tuple[type[Exception], ...] = OURS) -> Iterator[None]:
-    """Tell in a sentence what goes wrong in code of a user; ``ours`` are told already."""
+def user_code_errors(
+    config: Config, own: tuple[type[Exception], ...] = OWN_ERRORS
+) -> Iterator[None]:
+    """Turn errors in the code of a user into one sentence; errors in ``own`` are left unchanged."""
     where = f"{config.where}: model.module"
     try:
         yield
-    except ours:
+    except own:
         raise
     except (Exception, SystemExit) as error:
-        if config.model.kind != TORCH:
+        if not config.model.is_torch:
             raise
-        words = one_line(str(error).strip().rstrip("."), 150)
+        reason = one_line(str(error).strip().rstrip("."), 150)
         raise ValueError(
-            f"{where} must run without errors, got {type(error).__name__} ({words}); correct "
+            f"{where} must run without errors, got {type(error).__name__} ({reason}); correct "
             f"{config.model.file}."
         ) from None
 
 
-def _imported(path: Path) -> Any:
-    """Run a file as a module of its own, which finds its neighbours."""
+def _run_file(path: Path, content: bytes) -> ModuleType:
+    """Run the code of a file as a Python module that can import the other files in its folder.
+
+    The bytes are compiled here, not by the import system, so that the code that runs is the code
+    whose SHA-256 is in the digest, and never an older one from ``__pycache__``.
+    """
     name = f"pcfed_module_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported")
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made  # dataclasses look for it there
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # dataclasses look for it there
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(made)
+        exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     finally:
         sys.path.remove(folder)
-    return made
+    return module

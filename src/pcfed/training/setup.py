@@ -1,4 +1,4 @@
-"""From a configuration and its data files to a problem and a method, with everything checked."""
+"""From train.toml and its data files to a problem that is ready to run, with everything checked."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm, RunInfo
 from pcfed.arrays import Float64Array
-from pcfed.config.agent_table import AgentSettings, checked_name
-from pcfed.config.model_table import TORCH, Model
-from pcfed.config.train_file import Config
+from pcfed.config.fields import check_agent_name
+from pcfed.config.train_file import AgentSettings, Config, Model
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, error_context, join_names, one_line, short_repr
 from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegression
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, batch_size, stream
-from pcfed.sets import ConvexSet, WholeSpace
-from pcfed.training.modules import for_module, load_module, module_loss, start_of
+from pcfed.sets import ConvexSet
+from pcfed.training.modules import (
+    constraint_for_module,
+    import_module_file,
+    initial_parameters,
+    module_loss,
+)
 from pcfed.training.standardize import Scaling
 from pcfed.training.step_search import first_step
 from pcfed.training.targets import Label, read_targets
 
-Rows = NDArray[np.intp]
-"""Which rows of a table."""
+MAX_SCALE_RATIO = 100.0
+"""There is a warning if the scales of two columns differ by a larger factor."""
 
-UNEVEN = 100.0
-"""Columns whose sizes differ by more are worth a warning."""
-
-LARGEST = 1e150
-"""Features beyond this are refused: their squares would overflow."""
+MAX_FEATURE = 1e150
+"""Larger features are refused: their squares would overflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +46,24 @@ class TrainingSetup:
     problem : Problem
         The agents with their data, sets and held-out rows.
     algorithm : Algorithm
-        The method; ``"auto"`` is still a word in it, which `pcfed.run` works out.
+        The algorithm; ``"auto"`` is still a keyword in it, which `pcfed.run` resolves.
     columns : tuple of str
         The names of the features, in the order of the coefficients.
     labels : tuple of int or str, or None
-        The labels of a classification: what a model predicts are positions in it.
+        The labels of a classification: a model predicts positions in it.
     tests : tuple of int
         Every agent's number of held-out rows.
     constraints : tuple of ConvexSet
-        The agents' sets of coefficients as they are delivered.
+        The agents' sets, for the coefficients of the data as given.
     scaling : Scaling or None
-        From the coordinates of the training to those of the data, if these are others.
+        How the data were standardized, if they were.
     start : Array or None
-        Where a module begins; linear models begin at zero.
+        The initial parameters of a module; linear models start at zero.
     warnings : tuple of str
-        What may be a mistake, one sentence each.
+        Possible mistakes, one sentence each.
+    digest : str
+        64 hexadecimal digits that change with everything that affects the numbers of the training,
+        computed from the bytes of the data files as they were parsed.
     """
 
     problem: Problem
@@ -71,19 +75,31 @@ class TrainingSetup:
     scaling: Scaling | None
     start: NDArray[Any] | None
     warnings: tuple[str, ...]
+    digest: str
 
 
-def assemble(config: Config, *, allow_import: bool = False) -> TrainingSetup:
-    r"""Read the data of a training and build its problem and its method.
+@dataclass(frozen=True, eq=False)
+class _AgentData:
+    """An agent's settings, features and targets, and its rows for training and for testing."""
 
-    With ``data.agent`` the roster is that column's values, sorted (as numbers if all are whole
-    numbers), then the agents that have a file of their own; otherwise it is in the order of the
-    configuration. Held-out rows are drawn for each agent from the stream of (seed, position).
+    settings: AgentSettings
+    X: Float64Array
+    y: NDArray[Any]
+    train: NDArray[np.intp]
+    test: NDArray[np.intp]
+
+
+def build_setup(config: Config, *, allow_import: bool = False) -> TrainingSetup:
+    r"""Read the data of a training and build its problem.
+
+    With ``data.agent`` the agents are that column's values, sorted (as numbers if all are
+    integers), then the agents that have a file of their own; otherwise they are in the order of
+    train.toml. Held-out rows are drawn for each agent from the stream of (seed, position).
 
     Parameters
     ----------
     config : Config
-        What `load_config` returned.
+        The content of train.toml, from `load_config`.
     allow_import : bool
         Whether ``model.module`` may be imported, which runs the code in that file.
 
@@ -106,16 +122,13 @@ def assemble(config: Config, *, allow_import: bool = False) -> TrainingSetup:
     ... data = {file = "homes.csv", agent = "home", target = "load", held_out = 0}
     ... agents.north.constraint = {l1 = 1}
     ... ''')
-    >>> made = assemble(load_config(folder / "train.toml"))
-    >>> made.problem, made.problem.names, made.columns
+    >>> setup = build_setup(load_config(folder / "train.toml"))
+    >>> setup.problem, setup.problem.names, setup.columns
     (Problem(2 agents, 1 parameters), ('north', 'south'), ('area',))
     >>> home.cleanup()
     """
     try:
-        module = None
-        if config.model.kind == TORCH:
-            module = load_module(config, allow_import=allow_import)
-        return _assemble(config, module)
+        return _build_setup(config, allow_import)
     except MemoryError:
         raise ValueError(
             f"{config.where}: the data must fit into memory, got too many; take float32 or less."
@@ -124,36 +137,36 @@ def assemble(config: Config, *, allow_import: bool = False) -> TrainingSetup:
         raise ValueError(one_line(str(error))) from None
 
 
-def _assemble(config: Config, module: Any) -> TrainingSetup:
-    where = config.where
-    pairs = list(_roster(config))
-    settings = [agent for agent, _ in pairs]
-    tables = [table for _, table in pairs]
-    names = [agent.name for agent in settings]
-    targets = [agent.target or "" for agent in settings]
-    for agent, table in pairs:
-        if table.rows < 2:
-            raise ValueError(
-                f"{where}: agents.{agent.name} must have at least 2 rows, got {table.rows} in "
-                f"{table.where}; add data or leave the agent out."
-            )
-    found = read_targets(where, config.model.predicts, tables, targets, names)
-    columns = _columns(config, tables, targets, names)
-    matrices = [matrix_of(table, columns) for table in tables]
-    warnings = [*found.warnings, *_constant(where, columns, matrices), *_single(config)]
-    parts = [_held_out(config, i, len(X)) for i, X in enumerate(matrices)]
+def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
+    where, module, digests = config.where, None, {}
+    if config.model.is_torch:
+        module, digests[str(config.model.file)] = import_module_file(config, allow_import)
+    roster = list(_read_agents(config, digests))
+    _check_num_rows(where, roster)
+    names = [settings.name for settings, _ in roster]
+    tables = [table for _, table in roster]
+    targets = [settings.target for settings, _ in roster]
+    found = read_targets(where, config.model.task, tables, targets, names)
+    columns = _feature_columns(config, tables, targets, names)
+    matrices = [feature_matrix(table, columns) for table in tables]
+    data = [
+        _AgentData(settings, X, y, *_split_rows(config, i, len(X)))
+        for i, ((settings, _), X, y) in enumerate(zip(roster, matrices, found.values, strict=True))
+    ]
+    warnings = [*found.warnings, *_constant_columns(where, columns, matrices), *_ones(config)]
     scaling = None
     if module is None:
-        training = [X[train] for X, (train, _) in zip(matrices, parts, strict=True)]
-        sizes = Scaling.of(training, intercept=config.model.intercept)
+        computed = Scaling.fit(
+            [each.X[each.train] for each in data], intercept=config.model.intercept
+        )
         if config.data.standardize:
-            scaling = sizes
+            scaling = computed
         else:
-            warnings += _uneven(where, columns, sizes)
+            warnings += _different_scales(where, columns, computed)
     agents = []
-    for agent, X, y, rows in zip(settings, matrices, found.values, parts, strict=True):
-        with error_context(f"{where}: agents.{agent.name}"), np.errstate(all="ignore"):
-            agents.append(_agent(config, agent, X, y, rows, found.labels, scaling, module))
+    for each in data:
+        with error_context(f"{where}: agents.{each.settings.name}"), np.errstate(all="ignore"):
+            agents.append(_build_agent(config, each, found.labels, scaling, module))
     problem = Problem(agents)
     _check_run(config, problem)
     return TrainingSetup(
@@ -161,50 +174,63 @@ def _assemble(config: Config, module: Any) -> TrainingSetup:
         algorithm=config.algorithm,
         columns=columns,
         labels=found.labels,
-        tests=tuple(len(test) for _, test in parts),
-        constraints=tuple(
-            for_module(agent.constraint or WholeSpace(), module) for agent in settings
-        ),
+        tests=tuple(len(each.test) for each in data),
+        constraints=tuple(constraint_for_module(each.settings.constraint, module) for each in data),
         scaling=scaling,
-        start=start_of(problem.agents[0].loss),
+        start=initial_parameters(problem.agents[0].loss),
         warnings=tuple(warnings),
+        digest=config.digest(digests),
     )
 
 
-# -- who takes part ---------------------------------------------------------------------------
+# -- the agents and their rows ------------------------------------------------------------------
 
 
-def _roster(config: Config) -> Iterator[tuple[AgentSettings, Table]]:
-    """Yield the agents, in the order of the roster, with their rows."""
-    own = [agent for agent in config.agents if agent.file is not None]
+def _read_agents(config: Config, digests: dict[str, str]) -> Iterator[tuple[AgentSettings, Table]]:
+    """Yield the agents with their rows, in order; add the SHA-256 of each file to ``digests``."""
     if config.data.file is not None and config.data.agent is not None:
         column = config.data.agent
         table = read_table(config.located(config.data.file), text=(column,))
-        names, places = np.unique(table.column(column), return_inverse=True)
-        rows = np.split(np.argsort(places, kind="stable"), np.cumsum(np.bincount(places))[:-1])
-        shares = dict(zip(names.tolist(), rows, strict=True))
-        _check_names(config, table, list(shares))
-        for name in _sorted(shares):
-            yield config.agent(name), table.take(shares[name])
+        digests[config.data.file] = table.sha256
+        names, positions = np.unique(table.column(column), return_inverse=True)
+        order = np.argsort(positions, kind="stable")
+        rows = np.split(order, np.cumsum(np.bincount(positions))[:-1])
+        rows_by_name = dict(zip(names.tolist(), rows, strict=True))
+        _check_names(config, table, list(rows_by_name))
+        for name in _sorted_names(rows_by_name):
+            yield config.agent(name), table.take(rows_by_name[name])
     tables: dict[str, Table] = {}
-    for agent in own:
-        file = agent.file or ""
-        if file not in tables:
-            tables[file] = read_table(config.located(file))
-        yield agent, tables[file]
+    for agent in config.agents:
+        if agent.file is None:
+            continue
+        if agent.file not in tables:
+            tables[agent.file] = read_table(config.located(agent.file))
+            digests[agent.file] = tables[agent.file].sha256
+        yield agent, tables[agent.file]
+
+
+def _check_num_rows(where: str, roster: Sequence[tuple[AgentSettings, Table]]) -> None:
+    for agent, table in roster:
+        if table.rows < 2:
+            raise ValueError(
+                f"{where}: agents.{agent.name} must have at least 2 rows, got {table.rows} in "
+                f"{table.where}; add data or leave the agent out."
+            )
 
 
 def _check_names(config: Config, table: Table, names: list[str]) -> None:
-    """Refuse tables of agents that have no rows, or rows and a file of their own."""
+    """Refuse tables of agents that have no rows, and of agents with both rows and a file."""
     for name in names:
-        checked_name(f"{table.where}: column {short_repr(config.data.agent)}", name)
+        with error_context(f"{table.where}: column {short_repr(config.data.agent)}"):
+            check_agent_name(name)
     known = set(names)
     for agent in config.agents:
         where = f"{config.where}: agents.{agent.name}"
         if agent.file is None and agent.name not in known:
             raise ValueError(
-                f"{where} must have rows in {table.where}, got none; {did_you_mean(agent.name, names)}"
-                f"The column {short_repr(config.data.agent)} has {join_names(_sorted(names), 4)}."
+                f"{where} must have rows in {table.where}, got none; "
+                f"{did_you_mean(agent.name, names)}The column "
+                f"{short_repr(config.data.agent)} has {join_names(_sorted_names(names), 4)}."
             )
         if agent.file is not None and agent.name in known:
             raise ValueError(
@@ -213,20 +239,27 @@ def _check_names(config: Config, table: Table, names: list[str]) -> None:
             )
 
 
-def _sorted(names: Sequence[str] | dict[str, Any]) -> list[str]:
-    """Return names in order: as numbers if all are whole numbers."""
-    plain = sorted(names)
-    whole = all(name.isascii() and name.isdecimal() for name in plain)
-    return sorted(plain, key=int) if whole else plain
+def _sorted_names(names: Sequence[str] | dict[str, Any]) -> list[str]:
+    """Return names in order: as numbers if all are integers, so that 9 comes before 10."""
+    ordered = sorted(names)
+    are_integers = all(name.isascii() and name.isdecimal() for name in ordered)
+    return sorted(ordered, key=int) if are_integers else ordered
 
 
-# -- what they have in common -----------------------------------------------------------------
+def _split_rows(config: Config, i: int, rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return agent i's rows for training and for testing, both in the order of the file."""
+    num_test = min(round(config.data.held_out * rows), rows - 1)
+    order = stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
+    return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
-def _columns(
+# -- features -----------------------------------------------------------------------------------
+
+
+def _feature_columns(
     config: Config, tables: Sequence[Table], targets: Sequence[str], names: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the names of the features, which all agents have."""
+    """Return the names of the features, which all agents must have."""
     if config.data.features is not None:
         for table in tables:
             for name in config.data.features:
@@ -240,113 +273,73 @@ def _columns(
             f"{join_names(tables[0].names)}; add features."
         )
     for name, table in zip(names, tables, strict=True):
-        mine = {each for each in table.names if each not in others}
-        missing, extra = [each for each in first if each not in mine], mine.difference(first)
+        own = {column for column in table.names if column not in others}
+        missing, extra = [column for column in first if column not in own], own.difference(first)
         if missing or extra:
-            who, what = (name, missing) if missing else (names[0], sorted(extra))
+            has_not, has = (name, names[0]) if missing else (names[0], name)
             raise ValueError(
-                f"{config.where}: all agents must have the same columns, got no {join_names(what, 4)} "
-                f"with {short_repr(who)}, which {short_repr(names[0] if missing else name)} has; add them, "
-                "or list the columns to use in data.features."
+                f"{config.where}: all agents must have the same columns, got no "
+                f"{join_names(missing or sorted(extra), 4)} with {short_repr(has_not)}, which "
+                f"{short_repr(has)} has; add them, or list the columns to use in data.features."
             )
     return first
 
 
-def matrix_of(table: Table, columns: Sequence[str]) -> Float64Array:
-    """Return the features of an agent."""
+def feature_matrix(table: Table, columns: Sequence[str]) -> Float64Array:
+    """Return the features in some columns of a table, one row per sample."""
     X = np.column_stack([table.numbers(name) for name in columns])
-    if not (largest := np.abs(X).max(axis=0)).max() <= LARGEST:
+    if not (largest := np.abs(X).max(axis=0)).max() <= MAX_FEATURE:
         name = columns[int(np.argmax(largest))]
         raise ValueError(
-            f"{table.where}: the column {short_repr(name)} must stay below {LARGEST:g}, got "
+            f"{table.where}: the column {short_repr(name)} must stay below {MAX_FEATURE:g}, got "
             f"{largest.max():g}; rescale it."
         )
     return X
 
 
-def _constant(
-    where: str, columns: Sequence[str], matrices: Sequence[Float64Array]
-) -> tuple[str, ...]:
-    """Return a warning if there are columns with the same number in all rows of all agents."""
-    first = matrices[0][0]
-    same = np.all([np.equal(X, first).all(axis=0) for X in matrices], axis=0)
-    if not same.any():
-        return ()
-    found = [name for name, constant in zip(columns, same, strict=True) if constant]
-    return (
-        f"{where}: columns with the same number in all rows tell nothing, got {join_names(found, 4)}; "
-        "leave them out of data.features, or take model.intercept = true instead.",
-    )
+# -- one agent ----------------------------------------------------------------------------------
 
 
-def _uneven(where: str, columns: Sequence[str], scaling: Scaling) -> Iterator[str]:
-    """Yield a warning if columns are of very different sizes."""
-    sizes = np.where(scaling.scale == 1.0, np.nan, scaling.scale)  # 1: it may not vary at all
-    if np.isnan(sizes).all():
-        return
-    small, large = int(np.nanargmin(sizes)), int(np.nanargmax(sizes))
-    ratio = sizes[large] / sizes[small]
-    if ratio > UNEVEN:
-        yield (
-            f"{where}: {short_repr(columns[large], 30)} is some {ratio:.0e} times as large as "
-            f"{short_repr(columns[small], 30)}, which makes training slow; set data.standardize = true."
-        )
-
-
-# -- one agent --------------------------------------------------------------------------------
-
-
-def _held_out(config: Config, i: int, rows: int) -> tuple[Rows, Rows]:
-    """Return an agent's rows for training and those for testing, both in the order of the file."""
-    number = min(round(config.data.held_out * rows), rows - 1)
-    order = stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
-    return np.sort(order[number:]), np.sort(order[:number])
-
-
-def _agent(
+def _build_agent(
     config: Config,
-    settings: AgentSettings,
-    X: Float64Array,
-    y: NDArray[Any],
-    rows: tuple[Rows, Rows],
+    data: _AgentData,
     labels: tuple[Label, ...] | None,
     scaling: Scaling | None,
     module: Any,
 ) -> Agent:
-    if settings.constraint is None or settings.coupling is None:
-        raise ValueError("constraint and coupling must be given; add them to its table.")
-    train, test = rows
-    if module is not None:
-        constraint = for_module(settings.constraint, module)
-        loss = module_loss(config, module, X[train], y[train])
-        held_out = module_loss(config, module, X[test], y[test]) if len(test) else None
-        return Agent(loss, constraint, settings.coupling, test=held_out, name=settings.name)
-    constraint = settings.constraint
+    """Return an agent with its losses on rows for training and on held-out rows."""
+    X, y, settings = data.X, data.y, data.settings
     if scaling is not None:
-        X = scaling.applied(X)
-    model, dtype = config.model, config.data.dtype
-    loss = loss_of(model, X[train], y[train], labels, dtype)
-    held_out = loss_of(model, X[test], y[test], labels, dtype) if len(test) else None
+        X = scaling.transform(X)
+
+    def loss_on(rows: NDArray[np.intp]) -> Loss:
+        if module is not None:
+            return module_loss(config, module, X[rows], y[rows])
+        return build_loss(config.model, X[rows], y[rows], labels, config.data.dtype)
+
+    constraint = constraint_for_module(settings.constraint, module)
+    loss = loss_on(data.train)
+    test = loss_on(data.test) if len(data.test) else None
     if scaling is not None:
-        constraint = scaling.mapped(constraint, math.prod(loss.shape))
-    return Agent(loss, constraint, settings.coupling, test=held_out, name=settings.name)
+        constraint = scaling.transform_constraint(constraint, math.prod(loss.shape))
+    return Agent(loss, constraint, settings.coupling, test=test, name=settings.name)
 
 
-def loss_of(
+def build_loss(
     model: Model, X: Float64Array, y: NDArray[Any], labels: Sequence[Label] | None, dtype: str
 ) -> Loss:
-    """Return the loss of a model on some rows.
+    """Return the loss of a linear model on some rows.
 
     Parameters
     ----------
     model : Model
-        Which.
+        The model; its kind, intercept and l2 are used.
     X, y : arrays
-        Features, and targets as `read_targets` gives them.
+        Features, and targets as `read_targets` returns them.
     labels : sequence of int or str, or None
         The labels of a classification.
     dtype : str
-        That of the features and of local steps.
+        The dtype of the features and of local steps.
     """
     intercept, l2 = model.intercept, model.l2
     if labels is None:
@@ -357,7 +350,41 @@ def loss_of(
     return SoftmaxRegression(X, y, classes=classes, intercept=intercept, l2=l2, dtype=dtype)
 
 
-def _single(config: Config) -> Iterator[str]:
+# -- checks and warnings ------------------------------------------------------------------------
+
+
+def _constant_columns(
+    where: str, columns: Sequence[str], matrices: Sequence[Float64Array]
+) -> Iterator[str]:
+    """Yield a warning if columns have the same number in all rows of all agents."""
+    first = matrices[0][0]
+    constant = np.all([np.equal(X, first).all(axis=0) for X in matrices], axis=0)
+    if constant.any():
+        found = [name for name, is_constant in zip(columns, constant, strict=True) if is_constant]
+        yield (
+            f"{where}: columns with the same number in all rows contain no information, got "
+            f"{join_names(found, 4)}; leave them out of data.features, or take model.intercept = "
+            "true instead."
+        )
+
+
+def _different_scales(where: str, columns: Sequence[str], scaling: Scaling) -> Iterator[str]:
+    """Yield a warning if columns have very different scales."""
+    # A scale of exactly 1 may be that of a constant column, which has none.
+    scales = np.where(scaling.scale == 1.0, np.nan, scaling.scale)
+    if np.isnan(scales).all():
+        return
+    small, large = int(np.nanargmin(scales)), int(np.nanargmax(scales))
+    ratio = scales[large] / scales[small]
+    if ratio > MAX_SCALE_RATIO:
+        yield (
+            f"{where}: {short_repr(columns[large], 30)} is about {ratio:.0e} times as large as "
+            f"{short_repr(columns[small], 30)}, which makes training slow; set "
+            "data.standardize = true."
+        )
+
+
+def _ones(config: Config) -> Iterator[str]:
     """Yield a warning where 1 was given and 1.0 may have been meant."""
     if config.training.batch == 1 and isinstance(config.training.batch, int):
         yield f"{config.where}: training.batch = 1 is a single row; write 1.0 for all rows."
@@ -366,9 +393,8 @@ def _single(config: Config) -> Iterator[str]:
 
 
 def _check_run(config: Config, problem: Problem) -> None:
-    """Refuse what the run would refuse: batches and teams too large, words without a number."""
-    training = config.training
-    where = config.where
+    """Refuse, before anything is written, what `pcfed.run` would refuse."""
+    training, where = config.training, config.where
     if isinstance(training.participation, int) and training.participation > problem.m:
         raise ValueError(
             f"{where}: training.participation must be at most the number of agents, got "
@@ -376,10 +402,10 @@ def _check_run(config: Config, problem: Problem) -> None:
         )
     sizes = [agent.loss.size for agent in problem.agents]
     if isinstance(training.batch, int) and training.batch > min(sizes):
-        fewest = int(np.argmin(sizes))
+        smallest = int(np.argmin(sizes))
         raise ValueError(
             f"{where}: training.batch must be at most the rows of every agent, got "
-            f"{training.batch} but {problem.names[fewest]} trains on {sizes[fewest]}; give a "
+            f"{training.batch} but {problem.names[smallest]} trains on {sizes[smallest]}; give a "
             "smaller number, or a share such as 0.1."
         )
     pairs = zip(sizes, problem.names, strict=True)

@@ -1,15 +1,15 @@
-r"""Columns of one size: common means and scales, of which agents share only sums.
+r"""Standardization of the features with common means and scales; agents share only sums.
 
 Letters: $x$ a feature as given, $\mu$ the mean of its column and $s$ its scale over the training
-rows of all agents, $\hat x = (x - \mu) / s$ what the training sees.
+rows of all agents, $\hat x = (x - \mu) / s$ the standardized feature that the training uses.
 
-A model $\hat w, \hat b$ of $\hat x$ is the model $w_j = \hat w_j / s_j$, $b = \hat b - \sum_j w_j
-\mu_j$ of $x$. Training happens in $\hat w, \hat b$: there the l2 term and the coupling are
-measured. Constraints always speak of $w$, what is delivered: $w \in X$ means $\hat w \in \{(s_1
-v_1, .., s_n v_n) : v \in X\}$, a set that `pcfed.sets.stretched` knows exactly. Without an
-intercept nothing could make up for the means, so $\mu = 0$.
+The model $\hat w, \hat b$ of $\hat x$ is the model $w_j = \hat w_j / s_j$, $b = \hat b - \sum_j w_j
+\mu_j$ of $x$. The l2 term and the coupling apply to $\hat w, \hat b$. Constraints always apply to
+$w$: $w \in X$ is equivalent to $\hat w \in \{(s_1 v_1, .., s_n v_n) : v \in X\}$, a set that
+`pcfed.sets.stretched` computes exactly. Without an intercept nothing could compensate for the
+means, so $\mu = 0$.
 
-It takes two rounds, in which agents send sums over their rows:
+Agents send sums over their rows, in two rounds:
 
 ================  ========  =======================================================
 step              receives  sends
@@ -31,51 +31,51 @@ from pcfed.arrays import Float64Array
 from pcfed.sets import ConvexSet, stretched
 
 CONSTANT = 1e-12
-"""A column whose scale is this small beside its mean does not vary; its scale is then 1."""
+"""A column with a smaller scale relative to its mean counts as constant; its scale is set to 1."""
 
 
 class Totals(NamedTuple):
-    """What an agent sends first: its number of rows, and the sum of each column."""
+    """What an agent sends in the first round: its number of rows and the sum of each column."""
 
     rows: int
     sums: Float64Array
 
 
 class Squares(NamedTuple):
-    """What it sends then: the sums of differences from the mean, and of their squares."""
+    """What an agent sends in the second round: sums of differences from the mean and of squares."""
 
     sums: Float64Array
     squares: Float64Array
 
 
 def send_totals(X: Float64Array) -> Totals:
-    """Return an agent's number of rows and the sums of its columns: first round."""
+    """Return an agent's message of the first round."""
     return Totals(len(X), X.sum(axis=0))
 
 
 def send_squares(X: Float64Array, mean: Float64Array) -> Squares:
-    """Return an agent's sums of differences from ``mean`` and of their squares: second round."""
-    off = X - mean
-    return Squares(off.sum(axis=0), np.square(off).sum(axis=0))
+    """Return an agent's message of the second round, given the mean of each column."""
+    difference = X - mean
+    return Squares(difference.sum(axis=0), np.square(difference).sum(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    r"""The means $\mu$ and scales $s$ of columns.
+    r"""The means $\mu$ and scales $s$ of all columns.
 
     Attributes
     ----------
     mean, scale : array of shape (columns,)
-        Zero without an intercept; positive.
+        The mean is zero without an intercept; the scale is positive.
     intercept : bool
-        Whether models have one.
+        Whether models have an intercept.
 
     Examples
     --------
-    >>> scaling = Scaling.of([np.array([[1.0], [3.0]]), np.array([[5.0]])], intercept=True)
+    >>> scaling = Scaling.fit([np.array([[1.0], [3.0]]), np.array([[5.0]])], intercept=True)
     >>> scaling.mean, scaling.scale.round(3)
     (array([3.]), array([1.633]))
-    >>> scaling.delivered(np.array([[1.633, 0.0]])).round(3)
+    >>> scaling.to_original_units(np.array([[1.633, 0.0]])).round(3)
     array([[ 1., -3.]])
     """
 
@@ -84,58 +84,59 @@ class Scaling:
     intercept: bool
 
     @classmethod
-    def of(cls, matrices: Sequence[Float64Array], *, intercept: bool) -> Scaling:
-        """Return the scaling of all agents' rows, from what they send.
+    def fit(cls, matrices: Sequence[Float64Array], *, intercept: bool) -> Scaling:
+        """Compute the scaling from the messages of all agents.
 
         Parameters
         ----------
         matrices : sequence of arrays
             Every agent's rows for training.
         intercept : bool
-            Whether the model has one; without, columns keep their means and the scale is the root
-            of the mean square.
+            Whether the model has an intercept; without one, the mean is not subtracted and the
+            scale is the root of the mean square.
         """
         totals = [send_totals(X) for X in matrices]
         rows = sum(each.rows for each in totals)
-        found = np.sum([each.sums for each in totals], axis=0) / rows
-        mean = found if intercept else np.zeros_like(found)
+        mean = np.sum([each.sums for each in totals], axis=0) / rows
+        if not intercept:
+            mean = np.zeros_like(mean)
         sent = [send_squares(X, mean) for X in matrices]
-        rest = np.sum([each.sums for each in sent], axis=0) / rows
+        error = np.sum([each.sums for each in sent], axis=0) / rows
         variance = np.sum([each.squares for each in sent], axis=0) / rows
-        if intercept:  # what rounding left in the mean
-            mean, variance = mean + rest, np.maximum(variance - rest**2, 0.0)
+        if intercept:  # remove the rounding error of the mean
+            mean, variance = mean + error, np.maximum(variance - error**2, 0.0)
         scale = np.sqrt(variance)
         return cls(mean, np.where(scale > CONSTANT * np.abs(mean), scale, 1.0), intercept)
 
-    def applied(self, X: Float64Array) -> Float64Array:
-        r"""Return the features $\hat x$ of rows."""
+    def transform(self, X: Float64Array) -> Float64Array:
+        r"""Return the standardized features $\hat x$."""
         return np.asarray((X - self.mean) / self.scale)
 
-    def delivered(self, models: Float64Array) -> Float64Array:
-        """Return models of the data as given, one row each, from models of standardised data."""
+    def to_original_units(self, models: Float64Array) -> Float64Array:
+        """Return models of the data as given from models of standardized data, one per row."""
         W, b = self._split(models)
         W = W / self.scale
         return self._flat(W, b - W @ self.mean)
 
-    def standardised(self, models: Float64Array) -> Float64Array:
-        """Return models of standardised data from those of the data as given."""
+    def to_standardized_units(self, models: Float64Array) -> Float64Array:
+        """Return models of standardized data from models of the data as given, one per row."""
         W, b = self._split(models)
         return self._flat(W * self.scale, b + W @ self.mean)
 
-    def mapped(self, constraint: ConvexSet, coefficients: int) -> ConvexSet:
+    def transform_constraint(self, constraint: ConvexSet, coefficients: int) -> ConvexSet:
         r"""Return the set of $\hat w$ for which $w$ is in a set.
 
         Parameters
         ----------
         constraint : ConvexSet
-            The set of what is delivered.
+            The set of $w$.
         coefficients : int
-            Number of entries of w: columns, times classes.
+            Number of entries of $w$: columns times classes.
 
         Raises
         ------
         ValueError
-            If its projection is not known.
+            If the projection onto the transformed set is not known.
         """
         constraint.project(np.zeros(coefficients))  # refuses a set of another length
         try:

@@ -1,4 +1,4 @@
-"""What is to be predicted: numbers, or labels that become numbers the same way for all agents."""
+"""The targets of all agents: numbers, or labels with one encoding for all agents."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pcfed.data.tables import Table
 from pcfed.errors import join_names, short_repr
 
-MOST_CLASSES = 1000
-"""More labels than this are taken for numbers that were to be predicted as such."""
+MAX_CLASSES = 1000
+"""Columns with more labels are refused: most likely they are numbers."""
 
 Label = int | str
 
@@ -25,11 +25,11 @@ class Targets:
     Attributes
     ----------
     values : list of array
-        One array an agent: numbers, or positions in ``labels``.
+        One array per agent: numbers, or positions in ``labels``.
     labels : tuple of int or str, or None
         The labels of a classification, sorted.
     warnings : tuple of str
-        What may be a mistake.
+        Possible mistakes, one sentence each.
     """
 
     values: list[NDArray[Any]]
@@ -38,16 +38,16 @@ class Targets:
 
 
 def read_targets(
-    where: str, kind: str, tables: Sequence[Table], targets: Sequence[str], names: Sequence[str]
+    where: str, task: str, tables: Sequence[Table], targets: Sequence[str], names: Sequence[str]
 ) -> Targets:
     """Return the targets of all agents for a model.
 
     Parameters
     ----------
     where : str
-        What messages call the configuration.
-    kind : {"softmax", "logistic", "least-squares", "cross-entropy", "mse"}
-        The model, or what a module minimises.
+        The name of train.toml in messages.
+    task : {"softmax", "logistic", "least-squares", "cross-entropy", "mse"}
+        The kind of model, or the loss of a module.
     tables, targets, names : sequences
         Every agent's table, the column to predict in it, and its name.
 
@@ -57,55 +57,56 @@ def read_targets(
         If a column is missing or does not suit the model.
     """
     pairs = list(zip(tables, targets, strict=True))
-    if kind in ("least-squares", "mse"):
+    if task in ("least-squares", "mse"):
         numbers = [table.numbers(target) for table, target in pairs]
         return Targets(list(numbers), None, _constant(where, numbers))
-    values = _alike([_labels(kind, table, target) for table, target in pairs])
-    every, places = np.unique(np.concatenate(values), return_inverse=True)
-    labels: tuple[Label, ...] = tuple(every.tolist())
-    _check_number(where, kind, labels)
+    values = _same_type([_labels(task, table, target) for table, target in pairs])
+    unique, positions = np.unique(np.concatenate(values), return_inverse=True)
+    labels: tuple[Label, ...] = tuple(unique.tolist())
+    _check_num_labels(where, task, labels)
     ends = np.cumsum([len(each) for each in values])[:-1]
-    codes = np.split(places.astype(np.intp), ends)
+    codes = np.split(positions.astype(np.intp), ends)
     return Targets(codes, labels, _rare(where, labels, codes, names))
 
 
-def _labels(kind: str, table: Table, target: str) -> NDArray[Any]:
-    """Return a column of labels: whole numbers as int64, everything else as text."""
+def _labels(task: str, table: Table, target: str) -> NDArray[Any]:
+    """Return a column of labels: integers as int64, everything else as text."""
     column = table.column(target)
     if column.dtype.kind != "f":
         return column
     numbers = table.numbers(target)
-    whole = (numbers == np.floor(numbers)) & (np.abs(numbers) <= 2**53)
-    if not whole.all():
+    # Beyond 2**53 a float does not determine the integer that the file has.
+    are_integers = (numbers == np.floor(numbers)) & (np.abs(numbers) <= 2**53)
+    if not are_integers.all():
         raise ValueError(
-            f"{table.where}: the column {short_repr(target)} must be labels for {kind}, whole numbers "
-            f"or text, got {numbers[np.argmin(whole)]} in {table.place(~whole)}; did you mean "
-            'kind = "least-squares"?'
+            f"{table.where}: the column {short_repr(target)} must be labels for {task}, integers "
+            f"or text, got {numbers[np.argmin(are_integers)]} in "
+            f'{table.location(~are_integers)}; did you mean kind = "least-squares"?'
         )
     return numbers.astype(np.int64)
 
 
-def _alike(values: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Return labels as text for all agents if one of them has text."""
+def _same_type(values: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return all labels as text if one agent has text."""
     if all(each.dtype.kind == "i" for each in values):
         return values
     return [each.astype(np.dtypes.StringDType()) for each in values]
 
 
-def _check_number(where: str, kind: str, labels: tuple[Label, ...]) -> None:
+def _check_num_labels(where: str, task: str, labels: tuple[Label, ...]) -> None:
     if len(labels) == 1:
         raise ValueError(
-            f"{where}: there must be two labels or more, got only {short_repr(labels[0])} in all data; "
-            "check data.target."
+            f"{where}: there must be two labels or more, got only {short_repr(labels[0])} in all "
+            "data; check data.target."
         )
-    if kind == "logistic" and len(labels) > 2:
+    if task == "logistic" and len(labels) > 2:
         raise ValueError(
             f"{where}: logistic needs two labels, got {join_names(labels, 4)}; "
             'take model.kind = "softmax".'
         )
-    if len(labels) > MOST_CLASSES:
+    if len(labels) > MAX_CLASSES:
         raise ValueError(
-            f"{where}: softmax takes at most {MOST_CLASSES} labels, got {len(labels)}; did you "
+            f"{where}: softmax takes at most {MAX_CLASSES} labels, got {len(labels)}; did you "
             'mean model.kind = "least-squares"?'
         )
 
@@ -123,10 +124,10 @@ def _rare(
     alone = np.flatnonzero(has.sum(axis=0) == 1)
     if not len(alone):
         return ()
-    facts = [f"{short_repr(labels[k], 30)} ({names[int(np.argmax(has[:, k]))]})" for k in alone[:4]]
+    shown = [f"{short_repr(labels[k], 30)} ({names[int(np.argmax(has[:, k]))]})" for k in alone[:4]]
     more = f" and {len(alone) - 4} more" if len(alone) > 4 else ""
     return (
-        f"{where}: some labels occur with one agent only, {', '.join(facts)}{more}; "
+        f"{where}: some labels occur with one agent only, {', '.join(shown)}{more}; "
         "check that all agents write labels the same way.",
     )
 

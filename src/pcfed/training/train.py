@@ -18,8 +18,8 @@ from pcfed.simulation.result import Result
 from pcfed.simulation.run import Evaluation, run
 from pcfed.training.directory import RunDirectory
 from pcfed.training.finish import alone, outcome_of
-from pcfed.training.modules import in_a_sentence
-from pcfed.training.setup import TrainingSetup, assemble
+from pcfed.training.modules import user_code_errors
+from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.step_search import EXPLOSION, MOST, Explosion, first_step, is_tried
 from pcfed.training.trained_models import deliver
 
@@ -74,7 +74,7 @@ class Job:
         Result
             Its history has only the last record: the folder has them all.
         """
-        with self.folder.open(), in_a_sentence(self.config):
+        with self.folder.open(), user_code_errors(self.config):
 
             def note(text: str) -> None:
                 self.folder.log(text)
@@ -246,5 +246,5 @@ def prepare(path: str | Path, out: str | Path | None = None, *, allow_import: bo
     """
     config = load_config(path)
     folder = Path("runs", config.path.stem) if out is None else Path(out)
-    made = assemble(config, allow_import=allow_import)
-    return Job(config, made, RunDirectory(folder, config))
+    made = build_setup(config, allow_import=allow_import)
+    return Job(config, made, RunDirectory(folder, config, made.digest))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 
 from pcfed.arrays import Float64Array
-from pcfed.config.model_table import Model
+from pcfed.config.train_file import Model
 from pcfed.errors import did_you_mean, join_names, one_line, short_repr
 from pcfed.guarantees import send_model
 from pcfed.losses import Loss
@@ -240,7 +240,7 @@ def deliver(model: Model, made: TrainingSetup, result: Result) -> TrainedModels:
     pairs = zip(made.problem.agents, result.models, strict=True)
     models = np.stack([send_model(agent, x) for agent, x in pairs])
     if made.scaling is not None:
-        models = made.scaling.delivered(models)
+        models = made.scaling.to_original_units(models)
         for x, constraint in zip(models, made.constraints, strict=True):  # what rounding moved
             part = x[: math.prod(made.problem.shape)]
             constraint.project(part, out=part)

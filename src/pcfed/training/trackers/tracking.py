@@ -156,7 +156,7 @@ def open_trackers(
     """
     names = job.made.problem.names
     facts = job.config.resolved()
-    story = Story(str(job.folder.path), job.config.digest(), names, facts)
+    story = Story(str(job.folder.path), job.made.digest, names, facts)
     found: dict[str, Tracker] = {}
     for name, where in (("csv", csv), ("tensorboard", tensorboard), ("mlflow", mlflow or None)):
         if where is not None:

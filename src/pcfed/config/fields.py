@@ -1,0 +1,172 @@
+"""The base class of all files, and the types of the values in them.
+
+A type consists of its check and its JSON schema. The ``$comment`` of a schema is the rule in words,
+which error messages and the reference show; without it, the rule is derived from the schema.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
+
+from pcfed.config.constraints import format_constraint, parse_constraint
+from pcfed.errors import short_repr
+from pcfed.sets import ConvexSet
+
+MAX_INTEGER = 2**63 - 1
+"""The largest integer of TOML."""
+
+
+class KeyErrors(ValueError):
+    """What is wrong with some keys of a table, for checks that pydantic does not have.
+
+    Parameters
+    ----------
+    *errors : tuple of str and str
+        The key, relative to what is checked, and the rest of the sentence: ``("target", "is
+        missing; name the column to predict.")``. The empty key is what is checked itself.
+    """
+
+    def __init__(self, *errors: tuple[str, str]) -> None:
+        super().__init__(" ".join(text for _, text in errors))
+        self.errors = errors
+
+
+class FileModel(BaseModel):
+    """A file, or a table of a file: immutable, without conversions, without unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+    )
+
+
+def _without_sign(value: float) -> float:
+    """Return 0 for −0, so that both have the same digest."""
+    return value + 0.0
+
+
+Count = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+CountOrZero = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+PositiveNumber = Annotated[float, Field(gt=0)]
+NonNegativeNumber = Annotated[float, Field(ge=0), AfterValidator(_without_sign)]
+Fraction = Annotated[float, Field(ge=0, lt=1), AfterValidator(_without_sign)]
+Text = Annotated[str, Field(pattern=r"\S")]
+
+
+PORTION = "a float in (0, 1] or an integer ≥ 1"
+
+
+def _parse_portion(value: Any) -> float | int:
+    """Return a share or a number; they differ by their type only: 1.0 is all, 1 is one."""
+    if isinstance(value, float) and 0 < value <= 1:
+        return value
+    if type(value) is int and 1 <= value <= MAX_INTEGER:
+        return value
+    raise KeyErrors(
+        (
+            "",
+            f"must be {PORTION}, got {short_repr(value)}; give 1.0 for all, 0.1 for a tenth or 32 "
+            "for 32.",
+        )
+    )
+
+
+Portion = Annotated[
+    float | int,
+    PlainValidator(_parse_portion),
+    WithJsonSchema(
+        {
+            "$comment": PORTION,
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                {"type": "integer", "minimum": 1},
+            ],
+        }
+    ),
+]
+
+
+def parse_names(value: Any) -> tuple[str, ...]:
+    """Return a list of one or more different names as a tuple."""
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    if not is_list or not all(isinstance(name, str) for name in value):
+        raise KeyErrors(
+            ("", f'must be a list of names, got {short_repr(value)}; give one such as ["a", "b"].')
+        )
+    name, times = Counter(value).most_common(1)[0]
+    if times > 1:
+        raise KeyErrors(
+            ("", f"must be different names, got {short_repr(name)} {times} times; give it once.")
+        )
+    return tuple(value)
+
+
+NAMES_SCHEMA = {
+    "$comment": "a list of names",
+    "type": "array",
+    "items": {"type": "string"},
+    "uniqueItems": True,
+}
+Names = Annotated[
+    tuple[str, ...],
+    PlainValidator(parse_names),
+    PlainSerializer(list),
+    WithJsonSchema({**NAMES_SCHEMA, "minItems": 1}),
+]
+
+
+def check_agent_name(name: str) -> str:
+    """Return an agent's name if it can be shown in messages and tables.
+
+    Raises
+    ------
+    ValueError
+        If it is empty, longer than 80 characters, has spaces around it or is not printable.
+    """
+    if not (0 < len(name) <= 80 and name.isprintable() and name == name.strip()):
+        raise ValueError(
+            "the name of an agent must be 1 to 80 printable characters without spaces "
+            f"around them, got {short_repr(name)}; rename it."
+        )
+    return name
+
+
+AgentName = Annotated[str, AfterValidator(check_agent_name)]
+
+
+def _parse_constraint(value: Any) -> ConvexSet:
+    """Return a set; constructors may raise errors of many types for values of the wrong type."""
+    try:
+        return parse_constraint(value)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"its form is not valid ({type(error).__name__}: {error}).") from None
+
+
+Constraint = Annotated[
+    ConvexSet,
+    PlainValidator(_parse_constraint),
+    PlainSerializer(format_constraint),
+    WithJsonSchema(
+        {
+            "$comment": 'a convex set, such as {l1 = 5} or "l1(5)"',
+            "anyOf": [
+                {"type": "string"},
+                {"type": "object", "minProperties": 1, "maxProperties": 1},
+            ],
+        }
+    ),
+]

@@ -1,0 +1,146 @@
+"""The JSON schemas of the files, with which editors complete and check TOML files.
+
+The schema of a key also states the rule that error messages and the reference show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from pcfed.config.fields import MAX_INTEGER
+from pcfed.storage.atomic import write_atomically
+
+Schema = dict[str, Any]
+FileKind = Literal["train", "server", "agent"]
+"""A file: train.toml, server.toml or agent.toml."""
+
+INTERNAL = ("title", "in_digest")
+"""What pydantic or `pcfed.config.train_file` add to schemas and editors do not need."""
+
+
+class _TomlSchema(GenerateJsonSchema):
+    """TOML has no null, and the defaults of a table are those of its keys."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        found = super().default_schema(schema)
+        if found.get("default") is None or isinstance(found["default"], dict):
+            found.pop("default", None)
+        return found
+
+
+def schema_of(model: type[BaseModel]) -> Schema:
+    """Return the JSON schema of a file or a table, without references."""
+    schema = model.model_json_schema(schema_generator=_TomlSchema)
+    inlined: Schema = _inlined(schema, schema.pop("$defs", {}))
+    return inlined
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Schema]) -> Any:
+    """Return a schema with the definitions in place of the references to them."""
+    if isinstance(schema, list):
+        return [_inlined(each, definitions) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        target = definitions[schema["$ref"].rpartition("/")[2]]
+        schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+    return {
+        key: _inlined(value, definitions)
+        for key, value in schema.items()
+        if isinstance(value, dict) or key not in INTERNAL
+    }
+
+
+def file_model(kind: FileKind) -> type[BaseModel]:
+    """Return the model of a file."""
+    from pcfed.config.federation_files import AgentFile, ServerFile
+    from pcfed.config.train_file import TrainFile
+
+    models: dict[str, type[BaseModel]] = {
+        "train": TrainFile,
+        "server": ServerFile,
+        "agent": AgentFile,
+    }
+    return models[kind]
+
+
+def schema_text(kind: FileKind) -> str:
+    """Return the JSON schema of a file as JSON."""
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": f"pcfed: {kind}.toml",
+        **schema_of(file_model(kind)),
+    }
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def write_schema(kind: FileKind, path: Path) -> None:
+    """Write the JSON schema of a file, to which ``#:schema ./NAME`` in its first line refers.
+
+    Parameters
+    ----------
+    kind : {"train", "server", "agent"}
+        The file.
+    path : Path
+        Where to write the schema, such as ``train.schema.json`` beside ``train.toml``.
+    """
+    write_atomically(path, schema_text(kind).encode())
+
+
+def rule_of(schema: Schema) -> str:
+    """Return what a value must be, such as ``"an integer ≥ 1"``.
+
+    Examples
+    --------
+    >>> rule_of({"type": "number", "minimum": 0, "exclusiveMaximum": 1})
+    'a number in [0, 1)'
+    """
+    if "$comment" in schema:
+        return str(schema["$comment"])
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
+    kinds = {
+        "boolean": "true or false",
+        "string": "a non-empty string",
+        "integer": "an integer",
+        "number": "a number",
+        "object": "a table",
+    }
+    return kinds.get(schema.get("type", ""), "a value") + _bounds(schema)
+
+
+def _bounds(schema: Schema) -> str:
+    """Return the limits of a number, if there are any."""
+    lower, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    upper, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    if below is not None and lower is not None:
+        return f" in [{lower:g}, {below:g})"
+    texts = []
+    if lower is not None:
+        texts.append(f"≥ {lower:g}")
+    if above is not None:
+        texts.append(f"> {above:g}")
+    if upper is not None and upper != MAX_INTEGER:
+        texts.append(f"≤ {upper:g}")
+    return "".join(f" {text}" for text in texts)
+
+
+def toml_value(value: object) -> str:
+    """Return a value as TOML writes it.
+
+    Examples
+    --------
+    >>> toml_value(["a", 1, True])
+    '["a", 1, true]'
+    """
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,184 @@
+"""Errors in files: each is one sentence with the key, the rule, the value and a remedy.
+
+pydantic finds all errors of a file at once; here they are translated.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from pcfed.config.fields import FileModel, KeyErrors
+from pcfed.config.json_schema import Schema, rule_of, schema_of, toml_value
+from pcfed.data.readers import decode_text, read_bytes
+from pcfed.errors import did_you_mean, display_path, one_line, short_repr
+
+MAX_BYTES = 2**26
+"""Bytes of a TOML file at most."""
+
+MAX_ERRORS = 20
+"""Errors of a file that are shown at most."""
+
+Model = TypeVar("Model", bound=FileModel)
+
+
+class ConfigError(ValueError):
+    """A file with errors; the message has one line per error.
+
+    Attributes
+    ----------
+    sentences : tuple of str
+        The errors, one sentence each.
+    """
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.sentences = tuple(one_line(sentence) for sentence in sentences)
+        super().__init__("\n".join(self.sentences))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read or is not TOML: one sentence with the line.
+    """
+    where = display_path(path)
+    text = decode_text(where, read_bytes(where, path, MAX_BYTES))
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = short_repr(str(error), 150).strip("'\"")
+        raise ConfigError(
+            [f"{where}: the file must be TOML, got {reason}; correct it there."]
+        ) from None
+
+
+def validate_file(model: type[Model], table: object, path: Path) -> Model:
+    """Return a file as its model.
+
+    Parameters
+    ----------
+    model : type
+        The model of the file.
+    table : object
+        The content of the file, as TOML or JSON has it.
+    path : Path
+        The file, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If something in it is not valid: one sentence per error.
+    """
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        where = display_path(path)
+        found = [f"{where}: {place or 'the file'} {text}" for place, text in explain(error, model)]
+    hidden = len(found) - MAX_ERRORS
+    if hidden > 0:
+        found[MAX_ERRORS:] = [f"{where}: there are {hidden} more errors; correct these first."]
+    raise ConfigError(found)
+
+
+def explain(error: ValidationError, model: type[FileModel]) -> list[tuple[str, str]]:
+    """Return the errors of a table: the dotted place of each key, and the rest of its sentence.
+
+    Parameters
+    ----------
+    error : ValidationError
+        The errors that pydantic found.
+    model : type
+        The model of the table.
+    """
+    schema = schema_of(model)
+    found: dict[tuple[str, str], None] = {}  # without duplicates, in order
+    for each in error.errors(include_url=False):
+        for place, text in _explain_one(each, schema):
+            found[place, text] = None
+    return list(found)
+
+
+def _explain_one(error: Mapping[str, Any], schema: Schema) -> Iterator[tuple[str, str]]:
+    """Yield what one error of pydantic says; a check of several keys may find several errors."""
+    parts = [str(part) for part in error["loc"] if part != "[key]"]
+    cause = error.get("ctx", {}).get("error")
+    if error["type"] == "extra_forbidden":
+        keys, table = _descend(schema, parts[:-1])
+        valid = table.get("properties", {})
+        yield (
+            dotted(keys),
+            f"has no key {short_repr(parts[-1], 40)}; "
+            + suggest(parts[-1], valid, f"valid keys are {', '.join(valid)}."),
+        )
+    elif isinstance(cause, KeyErrors):
+        keys, _ = _descend(schema, parts)
+        for key, text in cause.errors:
+            place = ".".join(filter(None, (dotted(keys), key)))
+            yield place, text
+    elif cause is not None:
+        keys, _ = _descend(schema, parts[:-1] if error["loc"][-1] == "[key]" else parts)
+        yield f"{dotted(keys)}:", str(cause)
+    else:
+        keys, leaf = _descend(schema, parts)
+        yield dotted(keys), _wrong_value(keys, leaf, error)
+
+
+def _descend(schema: Schema, parts: list[str]) -> tuple[list[str], Schema]:
+    """Return the keys that lead to the innermost table or key in the schema, and its schema."""
+    keys: list[str] = []
+    for part in parts:
+        inner = schema.get("properties", {}).get(part) or schema.get("additionalProperties")
+        if not inner:  # a position in a list, or a member of a union
+            break
+        keys.append(part)
+        schema = inner
+    return keys, schema
+
+
+def suggest(name: object, valid: Iterable[str], advice: str) -> str:
+    """Return "did you mean" if there is a similar name, and the advice.
+
+    Examples
+    --------
+    >>> suggest("lod", ["load"], "choose a column.")
+    "did you mean 'load'? Choose a column."
+    """
+    guess = did_you_mean(name, valid)
+    return f"{guess}{advice[0].upper()}{advice[1:]}" if guess else advice
+
+
+def dotted(keys: list[str]) -> str:
+    """Return the place of a key, such as ``training.rounds``."""
+    plain = (
+        key if key.isprintable() and 0 < len(key) <= 40 else short_repr(key, 40) for key in keys
+    )
+    return ".".join(plain)
+
+
+def _wrong_value(keys: list[str], schema: Schema, error: Mapping[str, Any]) -> str:
+    """Return the sentence for a value that is missing or breaks the rule of its key."""
+    rule = rule_of(schema)
+    example = next(iter(schema.get("examples", [])), schema.get("default"))
+    such_as = "" if example is None else f" such as {toml_value(example)}"
+    if error["type"] == "missing":
+        return f"is missing; give {rule}{such_as}."
+    wrong = f"must be {rule}, got {short_repr(error['input'])}; "
+    if "enum" in schema:
+        return wrong + suggest(error["input"], schema["enum"], "choose one of them.")
+    match schema.get("type"):
+        case "object":
+            return (
+                f"{wrong}write it as [{dotted(keys)}] and keys." if keys else f"{wrong}correct it."
+            )
+        case "boolean":
+            return f"{wrong}give one of the two."
+        case "string":
+            return f"{wrong}put it in quotes."
+    return f"{wrong}give one{such_as}." if such_as else f"{wrong}correct it."

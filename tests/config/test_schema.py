@@ -1,0 +1,91 @@
+"""What is derived from the models: the JSON schema for editors and the reference of all keys."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.resources import files
+
+import pytest
+
+from pcfed.config.json_schema import file_model, schema_of, schema_text, write_schema
+from pcfed.config.reference import keys_markdown
+
+KINDS = ("train", "server", "agent")
+TYPES = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list}
+
+
+def errors(value, schema, place="file"):
+    """Where a value does not fit a schema: a small part of JSON schema, all that ours use."""
+    if "anyOf" in schema:
+        found = [errors(value, each, place) for each in schema["anyOf"]]
+        return [] if [] in found else found[0]
+    if "enum" in schema:
+        return [] if value in schema["enum"] else [place]
+    if schema["type"] != "object":
+        is_bool = isinstance(value, bool) != (schema["type"] == "boolean")
+        return [place] if is_bool or not isinstance(value, TYPES[schema["type"]]) else []
+    if not isinstance(value, dict):
+        return [place]
+    found = [f"{place}.{key}" for key in schema.get("required", ()) if key not in value]
+    for key, inner in value.items():
+        below = schema.get("properties", {}).get(key, schema.get("additionalProperties", True))
+        if below is False:
+            found.append(f"{place}.{key}")
+        elif below is not True:
+            found += errors(inner, below, f"{place}.{key}")
+    return found
+
+
+def test_the_example_fits_the_schema(tmp_path):
+    write_schema("train", tmp_path / "train.schema.json")
+    schema = json.loads((tmp_path / "train.schema.json").read_text())
+    text = files("pcfed.training").joinpath("example.toml").read_text()
+    assert text.startswith("#:schema ./train.schema.json\n")
+    table = tomllib.loads(text)
+    assert errors(table, schema) == []
+    table["training"]["rouns"] = 3
+    table["training"]["batch"] = "all"
+    table["agents"]["market"]["coupling"] = "x"
+    del table["model"]["kind"]
+    assert set(errors(table, schema)) == {
+        "file.training.rouns",
+        "file.training.batch",
+        "file.agents.market.coupling",
+        "file.model.kind",
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_key_is_described_and_every_default_fits(kind):
+    def check(schema, place):
+        for key, value in schema.get("properties", {}).items():
+            assert value["description"].endswith("."), f"{place}.{key}"
+            if "default" in value and value.get("type") != "object":
+                assert errors(value["default"], value, f"{place}.{key}") == []
+            check(value, f"{place}.{key}")
+        if isinstance(each := schema.get("additionalProperties"), dict):
+            check(each, place)
+
+    check(schema_of(file_model(kind)), kind)
+    assert "null" not in schema_text(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reference_has_every_key(kind):
+    text = keys_markdown(kind)
+    keys = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    expected = {
+        "train": ["kind", "held_out", "prox", "save_every", "coupling"],
+        "server": ["training", "labels", "server_step", "deadline"],
+        "agent": ["name", "report"],
+    }
+    assert set(expected[kind]) <= set(keys)
+    assert all(line.count(" | ") == 3 for line in text.splitlines() if line.startswith("| "))
+
+
+def test_the_reference_states_rules_and_defaults():
+    text = keys_markdown("train")
+    assert "| `rounds` | an integer ≥ 1 | `200` | Number of rounds at most. |" in text
+    assert "| `kind` | one of softmax, logistic, least-squares, torch | required | " in text
+    assert "### `[agents.NAME]`" in text
