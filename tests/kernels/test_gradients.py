@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from pcfed.kernels import compiler
+from pcfed import kernels
+from pcfed.kernels.arguments import BLOCK_FEATURES
 from pcfed.losses import SoftmaxRegression, compiled
 from pcfed.losses.linear import LinearModel
 from tests.losses.cases import make
@@ -41,13 +42,13 @@ def test_compiled_gradients_are_those_of_numpy(
     loss = make(kind, X, rng.integers(2, size=40), **options)
     x = rng.normal(size=loss.n).astype(dtype) / columns
     rows = rng.integers(-40, 40, batch)
-    assert compiled.takes(loss, batch)
+    assert compiled.is_supported(loss, batch)
     expected = by_numpy(loss, x, rows)
     tolerance = 50 * np.finfo(dtype).eps * (1 + np.abs(expected).max())
     np.testing.assert_allclose(loss.gradient(x, rows), expected, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("classes", range(2, compiled.OUTPUTS + 1))
+@pytest.mark.parametrize("classes", range(2, compiled.MAX_OUTPUTS + 1))
 def test_any_number_of_outputs(classes):
     rng = np.random.default_rng(classes)
     X, y = rng.normal(size=(30, 20)), rng.integers(classes, size=30)
@@ -60,7 +61,7 @@ def test_any_number_of_outputs(classes):
 def test_batches_of_several_blocks(rows):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(2500, 100)), rng.integers(3, size=2500)
-    assert X.size > 3 * compiled.BLOCK
+    assert X.size > 3 * BLOCK_FEATURES
     loss = SoftmaxRegression(X, y, classes=3, intercept=True)
     x = rng.normal(size=loss.n)
     np.testing.assert_allclose(loss.gradient(x, rows), by_numpy(loss, x, rows), atol=1e-14)
@@ -87,11 +88,11 @@ def test_numbers_that_are_not_finite_stay_in_sight():
 def test_which_batches_are_compiled(monkeypatch):
     X, y = np.eye(8), np.arange(8)
     few, many = SoftmaxRegression(X, y, classes=10), SoftmaxRegression(X, y, classes=100)
-    assert compiled.takes(few, 2**18)
-    assert not compiled.takes(few, 2**20)  # a batch for the threads of BLAS
-    assert compiled.takes(many, 20)
-    assert not compiled.takes(many, 200)  # a product for BLAS
-    assert not compiled.takes(SoftmaxRegression(sparse.csr_array(X), y, classes=10), 2)
-    monkeypatch.setattr(compiler, "kernels", lambda module: None)
-    assert not compiled.takes(few, 2)
+    assert compiled.is_supported(few, 2**18)
+    assert not compiled.is_supported(few, 2**20)  # a batch for the threads of BLAS
+    assert compiled.is_supported(many, 20)
+    assert not compiled.is_supported(many, 200)  # a product for BLAS
+    assert not compiled.is_supported(SoftmaxRegression(sparse.csr_array(X), y, classes=10), 2)
+    monkeypatch.setattr(kernels, "load", lambda name: None)
+    assert not compiled.is_supported(few, 2)
     np.testing.assert_allclose(few.gradient(np.zeros(80)), by_numpy(few, np.zeros(80), None))

@@ -10,12 +10,13 @@ import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pcfed.kernels import compiler
+from pcfed import kernels
 from pcfed.sets import Hint, L1Ball, Simplex, compiled, project_l1_balls, project_simplices
 from tests.sets.exact import KINDS, exact_simplex, hard_points, long_l1, use_numpy
 
@@ -244,7 +245,7 @@ def test_without_a_directory_for_machine_code_it_works(tmp_path):
     shutil.copytree(
         Path(compiled.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__")
     )
-    nowhere = package / "sets" / "__pycache__"
+    nowhere = package / "kernels" / "__pycache__"
     nowhere.touch()  # a file, so that nobody can make the directory
     code = f"""
 import numpy as np, pcfed.kernels.thresholds
@@ -257,16 +258,17 @@ print(p, pcfed.kernels.thresholds.project(p.dtype).stats.cache_path)
 
 
 def test_with_a_full_disk_it_works(monkeypatch):
-    kernels = compiler.kernels("pcfed.kernels.thresholds")
-    assert kernels is not None
-    compile_it = kernels.numba.njit
+    compiler = import_module("pcfed.kernels.compiler")
+    thresholds = kernels.load("thresholds")
+    assert thresholds is not None
+    compile_it = compiler.numba.njit
 
     def full(*args, cache=False, **options):
         if cache:
             raise OSError("No space left on device")
         return compile_it(*args, **options)
 
-    monkeypatch.setattr(kernels.numba, "njit", full)
-    real = kernels.types.float64
-    entry = compiler.entry(kernels._split, (real, real, real))
+    monkeypatch.setattr(compiler.numba, "njit", full)
+    real = thresholds.types.float64
+    entry = compiler.compile_kernel(thresholds._split, (real, real, real))
     assert entry(1.0 + 2.0**-52, 2.0, 1.0) == (1.0, 2.0**-52)

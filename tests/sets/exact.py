@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from pcfed.kernels import compiler
+from pcfed import kernels
 
 
 def exact_simplex(a, total):
@@ -67,7 +67,7 @@ KINDS = (
 
 
 def use_numpy(monkeypatch):
-    monkeypatch.setattr(compiler, "kernels", lambda module: None)
+    monkeypatch.setattr(kernels, "load", lambda name: None)
 
 
 ENGINES = {"compiled": lambda monkeypatch: None, "numpy": use_numpy}

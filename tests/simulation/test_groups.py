@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pcfed import Agent, PCFedAvg, Problem, run
+from pcfed import Agent, PCFedAvg, Problem, kernels, run
 from pcfed.algorithms import LocalContext
-from pcfed.kernels import compiler
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, compiled
 from pcfed.losses.stack import Stack
 from pcfed.sets import L1Ball, L2Ball, ProjectionError, SetRows, Simplex
@@ -47,9 +46,9 @@ def test_a_team_gives_the_bits_of_its_agents(algorithm, sampling, monkeypatch):
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_steps_and_projections_have_the_same_bits_without_numba(algorithm, monkeypatch):
     problem = classifiers(5, dtype=np.float32)
-    monkeypatch.setattr(compiled, "takes", lambda model, batch: False)
+    monkeypatch.setattr(compiled, "is_supported", lambda model, batch: False)
     fast = bits(problem, algorithm, batch=0.2)
-    monkeypatch.setattr(compiler, "kernels", lambda module: None)
+    monkeypatch.setattr(kernels, "load", lambda name: None)
     assert bits(problem, algorithm, batch=0.2) == fast
 
 
@@ -58,7 +57,7 @@ def test_steps_and_projections_have_the_same_bits_without_numba(algorithm, monke
 def test_gradients_without_numba_differ_by_rounding(algorithm, dtype, monkeypatch):
     problem = classifiers(5, dtype=dtype)
     fast = run(problem, algorithm, **RUN, batch=0.2)
-    monkeypatch.setattr(compiler, "kernels", lambda module: None)
+    monkeypatch.setattr(kernels, "load", lambda name: None)
     slow = run(problem, algorithm, **RUN, batch=0.2)
     np.testing.assert_allclose(slow.models, fast.models, atol=100 * np.finfo(dtype).eps)
 
@@ -67,14 +66,14 @@ def test_gradients_without_numba_differ_by_rounding(algorithm, dtype, monkeypatc
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_all_steps_in_one_compiled_loop_have_the_bits_of_single_ones(algorithm, dtype, monkeypatch):
     problem = classifiers(5, dtype=dtype)
-    sources = LocalContext.sources
+    sources = LocalContext.batch_sources
     taken = []
     monkeypatch.setattr(
-        LocalContext, "sources", lambda work: taken.append(sources(work)) or taken[-1]
+        LocalContext, "batch_sources", lambda work: taken.append(sources(work)) or taken[-1]
     )
     at_once = bits(problem, algorithm, batch=0.2)
     assert all(taken)
-    monkeypatch.setattr(LocalContext, "sources", lambda work: [])
+    monkeypatch.setattr(LocalContext, "batch_sources", lambda work: [])
     assert bits(problem, algorithm, batch=0.2) == at_once
 
 
@@ -82,7 +81,7 @@ def test_all_steps_in_one_compiled_loop_have_the_bits_of_single_ones(algorithm, 
 def test_an_agent_that_diverges_in_a_compiled_loop_spoils_nobody_else(algorithm, monkeypatch):
     wild = classifiers(5, dtype=np.float64, factors=[1, 1, 1e200, 1, 1])
     together = run(wild, algorithm, **RUN, batch=0.2, max_refusals=4)
-    monkeypatch.setattr(LocalContext, "sources", lambda work: [])
+    monkeypatch.setattr(LocalContext, "batch_sources", lambda work: [])
     one_step_at_a_time = run(wild, algorithm, **RUN, batch=0.2, max_refusals=4)
     assert {refusal.agent for refusal in together.refusals} == {2}
     assert together.refusals == one_step_at_a_time.refusals
@@ -96,7 +95,7 @@ def test_an_agent_that_diverges_in_a_compiled_loop_spoils_nobody_else(algorithm,
 @pytest.mark.parametrize("kind", ["softmax", "logistic", "least squares"])
 def test_a_stack_gives_the_bits_of_its_losses(kind, l2, intercept, dtype, numba, monkeypatch):
     if not numba:
-        monkeypatch.setattr(compiler, "kernels", lambda module: None)
+        monkeypatch.setattr(kernels, "load", lambda name: None)
     rng = np.random.default_rng(0)
     for features, batch in ((3, 2), (40, 7), (784, 20)):
         losses = []
@@ -111,7 +110,7 @@ def test_a_stack_gives_the_bits_of_its_losses(kind, l2, intercept, dtype, numba,
                 if kind == "logistic"
                 else LeastSquares(X, y, **options)
             )
-        stack = Stack.of(losses)
+        stack = Stack.build(losses)
         assert stack is not None
         who = np.array([2, 0])
         x = (0.01 * rng.normal(size=(2, losses[0].n))).astype(losses[0].dtype)
@@ -128,8 +127,8 @@ def test_losses_that_differ_are_not_stacked():
     plain = LeastSquares(X, y)
     others = [LeastSquares(X, y, l2=1.0), LeastSquares(X.astype(np.float32), y)]
     others += [LeastSquares(X, y, intercept=True), LogisticRegression(X, [0, 1, 0])]
-    assert Stack.of([plain, plain]) is not None
-    assert all(Stack.of([plain, other]) is None for other in others)
+    assert Stack.build([plain, plain]) is not None
+    assert all(Stack.build([plain, other]) is None for other in others)
 
 
 def test_agents_with_other_steps_batches_or_dtypes_are_in_teams_of_their_own():

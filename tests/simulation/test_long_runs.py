@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pcfed import FedAvg, run
-from pcfed.algorithms import Workspace
+from pcfed.arrays import Workspace
 from pcfed.sets import L1Ball
 from tests.federations import ALGORITHMS, regressions
 
@@ -56,6 +56,6 @@ def test_a_pool_takes_back_only_what_it_gave_and_can_use():
     assert pool.empty((2, 3), np.float64) is mine
     assert pool.empty((2, 3), np.float64) is not mine
     pool.release(mine)
-    pool.new_round()
-    pool.new_round()  # a round without use for it
+    pool.start_round()
+    pool.start_round()  # a round without use for it
     assert pool.empty((2, 3), np.float64) is not mine

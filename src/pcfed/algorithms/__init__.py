@@ -4,7 +4,7 @@ from pcfed.algorithms.base import Algorithm, RoundInfo, RunInfo, Sums, Update, V
 from pcfed.algorithms.fedavg import FedAvg
 from pcfed.algorithms.fedprox import FedProx
 from pcfed.algorithms.local import Local
-from pcfed.algorithms.local_context import LocalContext, Workspace
+from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.pcfedavg import PCFedAvg
 from pcfed.algorithms.registry import algorithm_names, find_algorithm, register
 from pcfed.algorithms.scaffold import Scaffold
@@ -25,7 +25,6 @@ __all__ = [
     "Sums",
     "Update",
     "Vectors",
-    "Workspace",
     "algorithm_names",
     "find_algorithm",
     "register",

@@ -1,9 +1,6 @@
 r"""FedAvg on the penalised objective: one shared model for everybody.
 
 $$ \min_x \frac1m \sum_i \Big( f_i(x) + \frac\rho2 \operatorname{dist}(x, X_i)^2 \Big) $$
-
-``descend`` is the local loop of FedAvg, FedProx, SCAFFOLD and Local alike: they differ in where it
-starts and in a term that is added to the gradient.
 """
 
 from __future__ import annotations
@@ -12,53 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcfed.algorithms import steps
 from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.local_context import LocalContext
+from pcfed.algorithms.local_descent import descend
 from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import Schedule
 from pcfed.arrays import Array, Float64Array
-
-
-def descend(
-    context: LocalContext,
-    x: Array,
-    round_info: RoundInfo,
-    *,
-    prox: float = 0.0,
-    correction: Array | None = None,
-) -> Array:
-    r"""Return what local steps on the penalised loss of every agent make of ``x``.
-
-    $$ y \leftarrow y - \gamma \big( \nabla f_i(y) + \rho (y - \Pi_{X_i}[y])
-       + \text{prox} \cdot (y - x) + \text{correction} \big) $$
-
-    Parameters
-    ----------
-    context : LocalContext
-        The agents' data and sets.
-    x : array of shape (agents, n) or (1, n)
-        Where to start, in the dtype of the steps; not changed.
-    round_info : RoundInfo
-        The step γ and the penalty ρ.
-    prox : float
-        FedProx's μ, the pull back to ``x``.
-    correction : array of shape (agents, n), optional
-        SCAFFOLD's difference of control variates.
-    """
-    y = context.rows(x)
-    terms = steps.Terms(round_info.step, round_info.penalty, prox, correction)
-    if steps.descend_all(context, y, x, terms):
-        return y
-    y[...] = x
-    g, p = context.empty(), context.empty()
-    for _ in range(context.steps):
-        context.gradient(y, out=g)
-        if round_info.penalty:
-            context.project(y, out=p)
-        steps.descend(y, g, p, x, terms)
-    context.release(g, p)
-    return y
 
 
 @register

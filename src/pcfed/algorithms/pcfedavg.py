@@ -51,9 +51,10 @@ from pcfed.algorithms.base import (
     typical_smoothness,
 )
 from pcfed.algorithms.local_context import LocalContext
+from pcfed.algorithms.pcfedavg_steps import Blocks, Corrections, local_steps
 from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import decaying, largest_value, value_at
-from pcfed.algorithms.steps import Blocks, Corrections, add_quotient
+from pcfed.algorithms.sums import add_quotient
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
 
@@ -167,10 +168,9 @@ class PCFedAvg(Algorithm):
         if self.exact:
             multiplier = _multiplier(context, private, round_info, self.model(received, private))
             fix = _corrections(context, received, private, round_info, multiplier)
-        offsets, mean = self._offset(received, private), self.average(received)
-        blocks = Blocks(context, received["C"], offsets, mean, fix)
-        blocks.walk(step=round_info.step, penalty=round_info.penalty, m=round_info.m)
-        v, u = blocks.v, blocks.u
+        mean = self.average(received).astype(context.dtype)
+        blocks = Blocks(received["C"], self._offset(received, private), mean)
+        v, u = local_steps(context, blocks, round_info, fix)
         if multiplier is None:
             return Update(sent={"v": v, "u": u}, pending={"u": u})
         steps = np.full((len(u), 1), float(context.steps))

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
-from pcfed.algorithms.fedavg import descend
 from pcfed.algorithms.local_context import LocalContext
+from pcfed.algorithms.local_descent import descend
 from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import Schedule
 from pcfed.arrays import Array, Float64Array

@@ -15,7 +15,7 @@ from types import TracebackType
 import numpy as np
 
 from pcfed.algorithms import RoundInfo, Sums
-from pcfed.algorithms.steps import add_rows
+from pcfed.algorithms.sums import add_rows
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.certification import (
     REPLY_VECTORS,

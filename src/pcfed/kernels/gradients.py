@@ -1,12 +1,10 @@
-"""The gradient of a linear model on a batch as compiled loops over a few samples at a time.
+"""The gradient of a linear model on a batch, four samples at a time.
 
-Four rows of features, converted to the dtype of the products, are in the cache while two outputs at
-a time meet them: so few numbers are loaded for each product that arithmetic is what takes the time.
-Nothing is cut out of arrays in these loops, because that takes longer than a short loop. Sums of
-products may be reordered and contracted, to become vector instructions; all else is done as it is
-written.
-
-This module imports numba; ``compiled.py`` imports it when it is first needed.
+Four rows of features are converted to the dtype of the products and stay in the cache while they
+are multiplied with two outputs at a time, so that arithmetic and not loading takes the time. The
+loops get start indices instead of slices, because slicing takes longer than a short loop. LLVM may
+reorder and contract sums of products, to use vector instructions; everything else is executed as
+it is written.
 """
 
 from __future__ import annotations
@@ -22,21 +20,35 @@ from numba import types
 from numpy.typing import NDArray
 
 from pcfed.arrays import Array
-from pcfed.kernels.compiler import U, address, calling, entry, part
-from pcfed.losses.compiled import LOGISTIC, SOFTMAX
+from pcfed.kernels.arguments import (
+    LOGISTIC,
+    SOFTMAX,
+    BatchSource,
+    GradientScratch,
+    LinearModelSpec,
+)
+from pcfed.kernels.compiler import (
+    Index,
+    address_of,
+    call_by_address,
+    compile_kernel,
+    helper,
+    matrix_type,
+    named_tuple_type,
+    vector_type,
+)
 
-_tuple: Any = types.Tuple
-_products = part("reassoc", "contract", "nsz")
-_exact = part()
+_products = helper("reassoc", "contract", "nsz")
+_exact = helper()
 
 
 @_exact
 def _load(
     four: Array, features: NDArray[Any], rows: NDArray[np.intp], i: Any, first: Any, width: Any
 ) -> None:
-    """Convert a piece of four samples from the i-th on; the last stands in for those missing."""
-    for r in range(U(4)):
-        row = U(rows[min(i + r, U(rows.size - 1))])
+    """Convert a piece of four samples from the i-th on, repeating the last if there are fewer."""
+    for r in range(Index(4)):
+        row = Index(rows[min(i + r, Index(rows.size - 1))])
         for j in range(width):
             four[r, j] = features[row, first + j]
 
@@ -46,7 +58,7 @@ def _add_logits(
     t: Array, i: Any, k: Any, m: Any, four: Array, x: Array, row: Any, other: Any, width: Any
 ) -> None:
     """Add the products of four samples with two pieces of x to their logits k and m."""
-    a, b, c, d = U(0), U(1), U(2), U(3)
+    a, b, c, d = Index(0), Index(1), Index(2), Index(3)
     ak = bk = ck = dk = am = bm = cm = dm = x.dtype.type(0)
     for j in range(width):
         v, w = x[row + j], x[other + j]
@@ -74,7 +86,7 @@ def _add_four(
     g: Array, row: Any, other: Any, width: Any, four: Array, R: Array, i: Any, k: Any, m: Any
 ) -> None:
     """Add four samples times their slopes k and m to two pieces of g."""
-    a, b, c, d = U(0), U(1), U(2), U(3)
+    a, b, c, d = Index(0), Index(1), Index(2), Index(3)
     ak, bk, ck, dk = R[k, i], R[k, i + b], R[k, i + c], R[k, i + d]
     if m == k:
         for j in range(width):
@@ -91,19 +103,24 @@ def _add_four(
 
 @_exact
 def _multiply(
-    forth: bool, x: Array, g: Array, features: NDArray[Any], rows: NDArray[np.intp], room: Any
+    forward: bool,
+    x: Array,
+    g: Array,
+    features: NDArray[Any],
+    rows: NDArray[np.intp],
+    scratch: GradientScratch,
 ) -> None:
-    """Add W φ of every sample to its logits, where x begins with W; or, back, R φᵀ to g."""
-    (four, _, R), columns = room, U(features.shape[1])
-    outputs = U(R.shape[0])
-    for first in range(U(0), columns, U(four.shape[1])):
-        width = min(U(four.shape[1]), columns - first)
-        for i in range(U(0), U(rows.size), U(4)):
+    """Forward: add W φ of every sample to its logits, where x begins with W. Else add R φᵀ to g."""
+    four, R, columns = scratch.samples, scratch.slopes, Index(features.shape[1])
+    outputs = Index(R.shape[0])
+    for first in range(Index(0), columns, Index(four.shape[1])):
+        width = min(Index(four.shape[1]), columns - first)
+        for i in range(Index(0), Index(rows.size), Index(4)):
             _load(four, features, rows, i, first, width)
-            for k in range(U(0), outputs, U(2)):
-                m = min(k + U(1), outputs - U(1))
+            for k in range(Index(0), outputs, Index(2)):
+                m = min(k + Index(1), outputs - Index(1))
                 row, other = k * columns + first, m * columns + first
-                if forth:
+                if forward:
                     _add_logits(R, i, k, m, four, x, row, other, width)
                 else:
                     _add_four(g, row, other, width, four, R, i, k, m)
@@ -132,87 +149,108 @@ def _slopes(kind: int, t: Array, target: float) -> None:
 
 
 @_exact
-def gradient_one(x: Array, source: Any, step: int, agent: int, room: Any, g: Array) -> None:
-    """Write the gradient of one agent at x, on its batch of a step; ``room`` is the source's."""
-    features, targets, batches, (kind, outputs, intercept, scale, l2) = source
-    (_, t, R), batch, size = room, batches[step, agent], outputs * features.shape[1]
+def _logits_to_slopes(
+    x: Array,
+    source: BatchSource,
+    rows: NDArray[np.intp],
+    share: Any,
+    scratch: GradientScratch,
+    g: Array,
+) -> None:
+    """Replace the logits of a block by the slopes of its losses; add those to the intercept's g."""
+    model, t, R = source.model, scratch.logits, scratch.slopes
+    outputs, size = model.outputs, model.outputs * source.features.shape[1]
+    for i in range(rows.size):
+        for k in range(outputs):
+            t[k] = R[k, i] * model.scale
+            if model.intercept:
+                t[k] += x[size + k]
+        _slopes(model.loss, t, source.targets[rows[i]])
+        for k in range(outputs):
+            t[k] *= share
+            if model.intercept:
+                g[size + k] += t[k]
+            R[k, i] = t[k] * model.scale
+    for k in range(outputs):
+        for i in range(rows.size, R.shape[1]):
+            R[k, i] = 0
+
+
+@_exact
+def gradient_one(
+    x: Array, source: BatchSource, step: int, agent: int, scratch: GradientScratch, g: Array
+) -> None:
+    """Write the gradient of one agent at x, on its batch of a step, to g."""
+    features, model, R = source.features, source.model, scratch.slopes
+    batch = source.batches[step, agent]
     share = x.dtype.type(1 / batch.size)
     for j in range(g.size):
         g[j] = 0
     for start in range(0, batch.size, R.shape[1]):
         rows = batch[start : start + R.shape[1]]
-        for k in range(outputs):
+        for k in range(model.outputs):
             for i in range(R.shape[1]):
                 R[k, i] = 0
-        for forth in (True, False):  # one call for both, or it would be compiled twice
-            _multiply(forth, x, g, features, rows, room)
-            if forth:
-                for i in range(rows.size):
-                    for k in range(outputs):
-                        t[k] = R[k, i] * scale
-                        if intercept:
-                            t[k] += x[size + k]
-                    _slopes(kind, t, targets[rows[i]])
-                    for k in range(outputs):
-                        t[k] *= share
-                        if intercept:
-                            g[size + k] += t[k]
-                        R[k, i] = t[k] * scale
-                for k in range(outputs):
-                    for i in range(rows.size, R.shape[1]):
-                        R[k, i] = 0
-    if l2 != 0:
-        for j in range(size):
-            g[j] += l2 * x[j]
+        for forward in (True, False):  # one call for both: two would be compiled twice
+            _multiply(forward, x, g, features, rows, scratch)
+            if forward:
+                _logits_to_slopes(x, source, rows, share, scratch, g)
+    if model.l2 != 0:
+        for j in range(model.outputs * features.shape[1]):
+            g[j] += model.l2 * x[j]
 
 
 # -- entry points ---------------------------------------------------------------------------------
 
 
 def _signature(x: Any, source: Any, *_: Any) -> Any:
-    """Return the signature of ``gradient_one`` for numbers like those of x, and a source."""
-    read, write = types.Array(x.dtype, 1, "C", readonly=True), types.Array(x.dtype, 1, "C")
-    return types.void(read, source, types.intp, types.intp, room_type(x.dtype), write)
+    """Return the signature of ``gradient_one`` for vectors like x and a source."""
+    read, write = vector_type(x.dtype, readonly=True), vector_type(x.dtype)
+    return types.void(read, source, types.intp, types.intp, scratch_type(x.dtype), write)
 
 
-gradient_at = calling(_signature)
+gradient_at = call_by_address(_signature)
 """``gradient_one`` for compiled loops, which get its address."""
 
 
 @_exact
-def _gradient_rows(gradient: int, x: Array, source: Any, room: Any, out: Array) -> None:
+def _gradient_rows(
+    gradient: int, x: Array, source: BatchSource, scratch: GradientScratch, out: Array
+) -> None:
     for i in range(x.shape[0]):
-        gradient_at(gradient, x[i], source, 0, i, room, out[i])
+        gradient_at(gradient, x[i], source, 0, i, scratch, out[i])
 
 
 @cache
 def gradient(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., None]:
     """Return ``gradient_one``, compiled for parameters and features of these dtypes."""
-    x = types.Array(numba.from_dtype(dtype), 1, "C")
-    return entry(gradient_one, _signature(x, source_type(dtype, features)))
+    x = vector_type(numba.from_dtype(dtype))
+    return compile_kernel(gradient_one, _signature(x, source_type(dtype, features)))
 
 
 @cache
 def gradient_rows(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., None]:
     """Return ``_gradient_rows``, compiled for parameters and features of these dtypes."""
     number = numba.from_dtype(dtype)
-    x, out = types.Array(number, 2, "C", readonly=True), types.Array(number, 2, "C")
-    data = (source_type(dtype, features), room_type(number))
-    rows = entry(_gradient_rows, (types.intp, x, *data, out))
-    return partial(rows, address(gradient(dtype, features)))
+    x, out = matrix_type(number, readonly=True), matrix_type(number)
+    data = (source_type(dtype, features), scratch_type(number))
+    rows = compile_kernel(_gradient_rows, (types.intp, x, *data, out))
+    return partial(rows, address_of(gradient(dtype, features)))
 
 
 def source_type(dtype: np.dtype[Any], features: np.dtype[Any]) -> Any:
-    """Return the type of a ``Source``, as a tuple."""
+    """Return the type of a `BatchSource`."""
     number = numba.from_dtype(dtype)
-    matrix = types.Array(numba.from_dtype(features), 2, "C", readonly=True)
-    targets = types.Array(types.float64, 1, "C", readonly=True)
-    rows = types.Array(types.intp, 3, "C", readonly=True)
-    facts = _tuple((types.intp, types.intp, types.boolean, number, number))
-    return _tuple((matrix, targets, rows, facts))
+    return named_tuple_type(
+        BatchSource,
+        matrix_type(numba.from_dtype(features), readonly=True),
+        vector_type(types.float64, readonly=True),
+        types.Array(types.intp, 3, "C", readonly=True),
+        named_tuple_type(LinearModelSpec, types.intp, types.intp, types.boolean, number, number),
+    )
 
 
-def room_type(number: Any) -> Any:
-    """Return the type of the room of a ``Source``."""
-    matrix, vector = types.Array(number, 2, "C"), types.Array(number, 1, "C")
-    return _tuple((matrix, vector, matrix))
+def scratch_type(number: Any) -> Any:
+    """Return the type of a `GradientScratch`."""
+    matrix = matrix_type(number)
+    return named_tuple_type(GradientScratch, matrix, vector_type(number), matrix)

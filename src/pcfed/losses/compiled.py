@@ -1,104 +1,88 @@
 """Gradients of linear models on small batches in compiled code, where numba is installed.
 
-One loop reads a few samples, from whatever form they are kept in, and uses them while they are in
-the cache. The rule which batches go there knows nothing of who asks, so an agent's gradient has the
-same bits alone, in a team, and as a loss of its own.
+Whether a batch is computed by the kernel depends only on the model and the size of the batch, so an
+agent's gradient has the same bits alone, in a group, and as a loss of its own.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.arrays import Array, Float64Array, empty
-from pcfed.kernels import compiler
+from pcfed import kernels
+from pcfed.arrays import Array, Float64Array
+from pcfed.kernels.arguments import OTHER, BatchSource, LinearModelSpec, read_only
 from pcfed.losses.features import Index, is_sparse
 
 if TYPE_CHECKING:
     from pcfed.losses.linear import LinearModel
 
-SOFTMAX, LOGISTIC, SQUARES, OTHER = range(4)
-"""Losses whose derivatives the kernels know, and all others."""
-
 # By measurement, against NumPy's products:
-FEATURES = 2**22  # in a batch at most; beyond that BLAS may have threads to help it
-OUTPUTS = 16  # with more of them NumPy's products are as quick, but for
-SLOPES = 2000  # few samples: outputs × batch
-BLOCK = 2**16  # features of a block of samples, which is in the cache for its second use
-NEAR = 2**14  # numbers of four samples and of all rows of coefficients, in a near cache
+MAX_FEATURES = 2**22  # in a batch; beyond that BLAS may use several threads
+MAX_OUTPUTS = 16  # with more of them NumPy's products are as fast, except for
+MAX_SLOPES = 2000  # few samples: outputs × batch
 
 
-class Source(NamedTuple):
-    """What a compiled loop reads of the data of some agents."""
-
-    features: NDArray[Any]
-    """Those of all agents, end to end, in C order."""
-    targets: Float64Array
-    rows: NDArray[np.intp]
-    """Of every batch the rows in ``features``, (steps, agents, batch)."""
-    facts: tuple[int, int, bool, Any, Any]
-    """Which loss, its number of outputs, whether it has an intercept, scale and l2."""
-
-    @property
-    def kernel(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
-        """What a kernel must be compiled for: the dtypes of parameters and of features."""
-        return self.facts[-1].dtype, self.features.dtype
-
-    def room(self) -> tuple[Array, Array, Array]:
-        """Return what a kernel works in: pieces of four samples, logits of one, slopes of many."""
-        outputs, columns, dtype = self.facts[1], self.features.shape[1], self.facts[-1].dtype
-        pieces = -(-columns * (outputs + 4) // NEAR)
-        width = min(columns, -(-(columns // pieces) // 16) * 16)
-        samples = -(-min(self.rows.shape[2], BLOCK // columns) // 4) * 4
-        shapes = (4, width), (outputs,), (outputs, max(samples, 4))
-        four, one, many = (empty(shape, dtype) for shape in shapes)
-        return four, one, many
-
-
-def takes(model: LinearModel, batch: int) -> bool:
-    """Say whether batches of a size go to the compiled loop."""
+def is_supported(model: LinearModel, batch: int) -> bool:
+    """Return whether the kernel computes gradients on batches of this size."""
     outputs, columns = model._outputs, model.shape[-1]
     return (
         model._kernel != OTHER
-        and (outputs <= OUTPUTS or outputs * batch <= SLOPES)
-        and batch * columns <= FEATURES
+        and (outputs <= MAX_OUTPUTS or outputs * batch <= MAX_SLOPES)
+        and batch * columns <= MAX_FEATURES
         and not is_sparse(model._features.matrix)
-        and compiler.kernels("pcfed.kernels.gradients") is not None
+        and kernels.load("gradients") is not None
     )
 
 
-def source(
-    model: LinearModel, features: NDArray[Any], targets: Float64Array, rows: NDArray[np.intp]
-) -> Source:
-    """Return what the loops read for models like this one, which takes batches of this size."""
-    kind = model.dtype.type
-    facts = (model._kernel, model._outputs, model.intercept, kind(model.scale), kind(model.l2))
-    return Source(features, targets, rows, facts)
+def batch_source(
+    model: LinearModel,
+    features: NDArray[Any],
+    targets: Float64Array,
+    batches: NDArray[np.intp],
+) -> BatchSource:
+    """Return the arguments of the kernel for models like this one.
+
+    Parameters
+    ----------
+    model : LinearModel
+        Its batches of this size must be supported.
+    features, targets : arrays
+        Of one or several such models, one after the other; the features in C order.
+    batches : array of shape (steps, agents, batch)
+        Row numbers of ``features``.
+    """
+    dtype = model.dtype.type
+    spec = LinearModelSpec(
+        model._kernel, model._outputs, model.intercept, dtype(model.scale), dtype(model.l2)
+    )
+    return BatchSource(read_only(features), read_only(targets), read_only(batches), spec)
 
 
-def gradients(read: Source, x: Array, out: Array) -> None:
+def gradients(source: BatchSource, x: Array, out: Array) -> None:
     """Write every agent's gradient at its row of ``x``, on its first batch, to its row of ``out``.
 
     Parameters
     ----------
-    read : Source
+    source : BatchSource
         The agents' data and batches.
     x, out : arrays of shape (agents, n)
         In the dtype of the losses and in C order; they share no memory.
     """
-    kernels: Any = compiler.kernels("pcfed.kernels.gradients")
-    kernels.gradient_rows(*read.kernel)(x, tuple(read), read.room(), out)
+    compiled: Any = kernels.load("gradients")
+    compiled.gradient_rows(*source.dtypes)(x, source, source.scratch(), out)
 
 
 def gradient(model: LinearModel, x: Array, index: Index, out: Array) -> None:
-    """Write the gradient of one model on a batch that it ``takes``."""
+    """Write the gradient of one model on a batch of a size that is supported."""
     matrix, size = model._features.matrix, model.size
     rows = np.arange(*index.indices(size)) if isinstance(index, slice) else index % size
     targets = model._targets
     if not matrix.flags.c_contiguous:
         matrix, targets = matrix[rows], targets[rows]
         rows = np.arange(len(rows))
-    read = source(model, matrix, targets.astype(np.float64, copy=False), rows[None, None])
-    gradients(read, x[None], out[None])
+    numbers = targets.astype(np.float64, copy=False)
+    source = batch_source(model, matrix, numbers, rows[None, None])
+    gradients(source, x[None], out[None])

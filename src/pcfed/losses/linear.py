@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array
+from pcfed.kernels.arguments import OTHER
 from pcfed.losses import compiled
 from pcfed.losses.base import Rows
 from pcfed.losses.features import Features, Index, Matrix, is_sparse, read_features
@@ -43,8 +44,8 @@ class LinearModel(SampleLoss):
     _features: Features
     _targets: NDArray[Any]
     _outputs: int
-    _kernel: int = compiled.OTHER
-    """Which of the losses of ``compiled.py`` it is."""
+    _kernel: int = OTHER
+    """Which of the losses of ``pcfed.kernels.arguments`` it is."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class LinearModel(SampleLoss):
         with np.errstate(all="ignore"):
             x = self._parameters(x)
             grad = self._buffer(x, out)
-            if compiled.takes(self, count):
+            if compiled.is_supported(self, count):
                 compiled.gradient(self, x, index, grad)
             else:
                 self._sum_slopes(index, count, x, grad)

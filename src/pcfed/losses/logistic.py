@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy.special import expit
 
 from pcfed.arrays import Array
-from pcfed.losses.compiled import LOGISTIC
+from pcfed.kernels.arguments import LOGISTIC
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel, vector
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array
-from pcfed.losses.compiled import SOFTMAX
+from pcfed.kernels.arguments import SOFTMAX
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel
 from pcfed.validation import count

@@ -1,33 +1,33 @@
-"""Linear models of one kind with their data end to end: the gradients of several in one call.
+"""Several linear models of one kind, whose gradients are computed in one call.
 
-With tens of samples per agent Python takes longer to call a product than the product takes. A stack
-calls a compiled loop over the agents. Without numba it gathers a batch of every agent into one
-block (agents, samples, features) and calls NumPy once for all. An agent's numbers are those of
-products of its own, whoever is in the block beside it.
+With tens of samples per agent, calling a product from Python takes longer than the product itself.
+A stack calls a compiled loop over the agents. Without numba it gathers a batch of every agent into
+one block (agents, samples, features) and calls NumPy once for all of them. An agent's results do
+not depend on the other agents in the block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.kernels.arguments import BatchSource
 from pcfed.losses import compiled
-from pcfed.losses.base import Loss
-from pcfed.losses.compiled import Source
+from pcfed.losses.base import Loss, Rows
 from pcfed.losses.features import Features, is_sparse
 from pcfed.losses.linear import LinearModel, logits_of
 from pcfed.losses.samples import EVERY
 
-ROOM = 2**20
-"""Features in a block at most: 4 MB in float32, so that it is in the cache for its second use."""
+MAX_BLOCK_FEATURES = 2**20
+"""Features in a block at most: 4 MB in float32, so that its second use finds it in the cache."""
 
 
 class Stack:
-    """Several linear models that differ in nothing but their data.
+    """Several linear models that differ only in their data.
 
     Parameters
     ----------
@@ -56,38 +56,38 @@ class Stack:
         self._numbers = self._targets.astype(np.float64, copy=False)
 
     @classmethod
-    def of(cls, losses: Sequence[Loss]) -> Self | None:
-        """Return the stack of these losses, or None if they do not go together."""
+    def build(cls, losses: Sequence[Loss]) -> Self | None:
+        """Return the stack of these losses, or None if they cannot be stacked."""
         models = [loss for loss in losses if isinstance(loss, LinearModel)]
         if len(models) < len(losses) or is_sparse(models[0]._features.matrix):
             return None
         return cls(models) if len({_kind(model) for model in models}) == 1 else None
 
-    def source(self, who: NDArray[np.intp], rows: NDArray[np.intp]) -> Source | None:
-        """Return what compiled loops read, or None if batches of this size do not go there.
+    def source(self, positions: NDArray[np.intp], rows: NDArray[np.intp]) -> BatchSource | None:
+        """Return the arguments of the kernels, or None if batches of this size are not supported.
 
         Parameters
         ----------
-        who : array of shape (agents,)
+        positions : array of shape (agents,)
             Positions of the models in the stack.
         rows : array of shape (steps, agents, batch)
             The batches, by row numbers of each one's own data.
         """
-        if not compiled.takes(self._model, rows.shape[-1]):
+        if not compiled.is_supported(self._model, rows.shape[-1]):
             return None
-        everywhere = np.add(rows, self._starts[who, None], order="C")
-        return compiled.source(self._model, self._features.matrix, self._numbers, everywhere)
+        everywhere = np.add(rows, self._starts[positions, None], order="C")
+        return compiled.batch_source(self._model, self._features.matrix, self._numbers, everywhere)
 
-    def most(self, batch: int) -> int:
-        """Return how many batches of a size go into a call at most."""
-        if compiled.takes(self._model, batch):
+    def max_agents(self, batch: int) -> int:
+        """Return the number of agents whose batches of this size go into one call, at most."""
+        if compiled.is_supported(self._model, batch):
             return max(2, len(self._sizes))
-        # Of one sample NumPy may take another routine, and other bits, than for a lone model.
-        return max(1, ROOM // (batch * self._model.shape[-1])) if batch > 1 else 1
+        # For one sample NumPy may call another routine, with other bits, than for a lone model.
+        return max(1, MAX_BLOCK_FEATURES // (batch * self._model.shape[-1])) if batch > 1 else 1
 
     def gradient(
         self,
-        who: NDArray[np.intp],
+        positions: NDArray[np.intp],
         x: Array,
         rows: NDArray[np.intp],
         *,
@@ -97,7 +97,7 @@ class Stack:
 
         Parameters
         ----------
-        who : array of shape (agents,)
+        positions : array of shape (agents,)
             Positions of the models in the stack.
         x : array of shape (agents, n)
             The parameters, one row each, in the dtype of the losses.
@@ -106,11 +106,11 @@ class Stack:
         out : array of shape (agents, n)
             Where to write the gradients, of the same dtype.
         """
-        if (source := self.source(who, rows[None])) is not None:
+        if (source := self.source(positions, rows[None])) is not None:
             compiled.gradients(source, x, out)
             return out
         model, (a, b) = self._model, rows.shape
-        index = (rows + self._starts[who, None]).ravel()
+        index = (rows + self._starts[positions, None]).ravel()
         with np.errstate(all="ignore"):
             X = self._features.gathered(index).reshape(a, b, -1)
             W, intercepts = self._split(x)
@@ -148,6 +148,40 @@ class Stack:
         outputs, columns = self._model._outputs, self._model.shape[-1]
         W = x[:, : outputs * columns].reshape(len(x), outputs, columns)
         return W, x[:, outputs * columns :] if self._model.intercept else None
+
+
+def own_source(loss: Loss, batches: Iterable[Rows]) -> BatchSource | None:
+    """Return one loss and its batches as the arguments of the kernels.
+
+    Parameters
+    ----------
+    loss : Loss
+        Any loss; the kernels support linear models of dense features in C order.
+    batches : sequence of slice, array or None
+        The rows of each batch; None for all rows.
+
+    Returns
+    -------
+    BatchSource or None
+        None if the kernels do not support the loss, or the batches differ in size.
+    """
+    if not isinstance(loss, LinearModel) or is_sparse(loss._features.matrix):
+        return None
+    size, matrix = loss.size, loss._features.matrix
+    rows = [_row_numbers(each, size) for each in batches]
+    if len({len(each) for each in rows}) != 1 or not matrix.flags.c_contiguous:
+        return None
+    if not compiled.is_supported(loss, len(rows[0])):
+        return None
+    numbers = loss._targets.astype(np.float64, copy=False)
+    return compiled.batch_source(loss, matrix, numbers, np.stack(rows)[:, None])
+
+
+def _row_numbers(rows: Rows, size: int) -> NDArray[np.intp]:
+    """Return the rows of a batch as an array of row numbers."""
+    if rows is None:
+        return np.arange(size)
+    return np.arange(*rows.indices(size)) if isinstance(rows, slice) else rows.astype(np.intp)
 
 
 def _kind(model: LinearModel) -> Hashable:

@@ -1,7 +1,7 @@
 """Projections onto simplices and l1 balls in compiled code, where numba is installed.
 
-Every function here returns None where it is not, or where x is not as a kernel wants it: then NumPy
-checks x and does the work, with the same bits, in ``threshold.py``.
+The functions return None if it is not installed, or if the kernels cannot handle x: then
+``threshold.py`` checks x and computes the same bits with NumPy.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pcfed import kernels
 from pcfed.arrays import Array, Float64Array
-from pcfed.kernels import compiler
+from pcfed.kernels.arguments import ThresholdSets
 from pcfed.sets.base import Hint
 
 
@@ -53,55 +54,54 @@ def project(
     """
     if x.ndim == 2:
         return project_rows(x, np.full(x.shape[0], total), target, out, hint)
-    kernels = compiler.kernels("pcfed.kernels.thresholds")
-    if kernels is None or x.ndim != 1 or not _fits(x, out):
+    compiled = kernels.load("thresholds")
+    if compiled is None or x.ndim != 1 or not _fits(x, out):
         return None
     if not SMALLEST[x.dtype] <= total < HUGE:
         return None
-    p = _room(x, out)
+    p = _separate(x, out)
     start = math.nan if hint is None else hint.threshold
-    kernel = kernels.project(x.dtype)
+    kernel = compiled.project(x.dtype)
     status, theta = kernel(x, target.fold, total, target.slack * EPS[x.dtype], start, p)
-    if status == kernels.LEFT:
+    if status == compiled.UNRESOLVED:
         return None
     if hint is not None:
         hint.threshold = theta
-    return x if status == kernels.INSIDE else p
+    return x if status == compiled.INSIDE else p
 
 
 def project_rows(
     x: Array, totals: Float64Array, target: Target, out: Array | None, hint: Hint | None
 ) -> Array | None:
     """Project every row for a total of its own."""
-    kernels = compiler.kernels("pcfed.kernels.thresholds")
-    if kernels is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _fits(x, out):
+    compiled = kernels.load("thresholds")
+    if compiled is None or x.ndim != 2 or totals.shape != x.shape[:1] or not _fits(x, out):
         return None
-    if not usual(totals, x.dtype):
+    if not in_range(totals, x.dtype):
         return None
     thetas = np.full(x.shape[0], math.nan)
     if hint is not None:
         if hint.thresholds.shape == thetas.shape:
             thetas = hint.thresholds
         hint.thresholds = thetas
-    p = _room(x, out)
-    kernel = kernels.project_rows(x.dtype)
+    p = _separate(x, out)
     totals = np.require(totals, requirements=("C", "W"))
-    targets = (target.fold, totals, target.slack * EPS[x.dtype], thetas)
-    return p if kernel(x, targets, p) else None
+    sets = ThresholdSets(target.fold, totals, target.slack * EPS[x.dtype], thetas)
+    return p if compiled.project_rows(x.dtype)(x, sets, p) else None
 
 
-def usual(totals: Float64Array, dtype: np.dtype[Any]) -> bool:
-    """Say whether totals are neither too small nor too large for the kernels."""
+def in_range(totals: Float64Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether totals are neither too small nor too large for the kernels."""
     return bool(totals.min() >= SMALLEST[dtype] and totals.max() < HUGE)
 
 
-def _room(x: Array, out: Array | None) -> Array:
-    """Return an array to write to while x is read."""
+def _separate(x: Array, out: Array | None) -> Array:
+    """Return ``out``, or a new array if there is none or it shares memory with x."""
     return np.empty_like(x) if out is None or np.may_share_memory(x, out) else out
 
 
 def _fits(x: Array, out: Array | None) -> bool:
-    """Say whether the kernels can read x and write to ``out``."""
+    """Return whether the kernels can read x and write to ``out``."""
     if x.dtype not in EPS or x.size == 0 or not (x.flags.c_contiguous and x.flags.aligned):
         return False
     return out is None or (out.shape == x.shape and out.dtype == x.dtype and bool(out.flags.carray))

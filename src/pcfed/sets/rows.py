@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.kernels.arguments import ThresholdSets
 from pcfed.sets import compiled, threshold
 from pcfed.sets.base import (
     ConvexSet,
@@ -84,20 +85,6 @@ def project_simplices(
     return _project("project_simplices", "totals", x, totals, SIMPLEX, out, hint)
 
 
-class Targets(NamedTuple):
-    """Simplices or l1 balls as the kernels want them."""
-
-    fold: bool
-    totals: Float64Array
-    slack: float
-    thresholds: Float64Array
-    """Where each projection begins; a kernel writes where it ended."""
-
-    def of(self, rows: slice) -> tuple[bool, Float64Array, float, Float64Array]:
-        """Return views on some of them."""
-        return self.fold, self.totals[rows], self.slack, self.thresholds[rows]
-
-
 class SetRows:
     """The sets of several agents, each for a row of its own.
 
@@ -150,16 +137,12 @@ class SetRows:
             return np.array([norm(off) for off in x - p])
         return np.array([_distance(*pair) for pair in zip(self.sets, x, strict=True)])
 
-    def since(self, first: int) -> SetRows:
-        """Return the sets from the ``first`` on."""
-        return SetRows(self.sets[first:], self.hints[first:]) if first else self
-
-    def targets(self, dtype: np.dtype[Any]) -> Targets | None:
-        """Return the sets as the kernels want them, or None if they are of other kinds."""
-        if self._target is None or not compiled.usual(self._totals, dtype):
+    def threshold_sets(self, dtype: np.dtype[Any]) -> ThresholdSets | None:
+        """Return the sets as kernels read them, or None if the kernels do not support them."""
+        if self._target is None or not compiled.in_range(self._totals, dtype):
             return None
         slack = self._target.slack * compiled.EPS[dtype]
-        return Targets(self._target.fold, self._totals, slack, self._thresholds())
+        return ThresholdSets(self._target.fold, self._totals, slack, self._thresholds())
 
     def remember(self, thresholds: Float64Array) -> None:
         """Keep every row's threshold, from which the next projection begins."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm, RoundInfo, Sums, Update, Vectors
-from pcfed.algorithms.steps import add_rows
+from pcfed.algorithms.sums import add_rows
 from pcfed.arrays import Float64Array
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError, SetRows
@@ -112,7 +112,7 @@ class Engine:
         limit : int, optional
             Cuts the local steps of every agent short.
         """
-        self.plan.pool.new_round()
+        self.plan.pool.start_round()
         present = self.plan.present(index)
         steps = self.plan.steps(index)
         if limit is not None:

@@ -11,8 +11,9 @@ from itertools import groupby
 
 import numpy as np
 
-from pcfed.algorithms import LocalContext, RunInfo, Workspace
-from pcfed.losses.stack import ROOM, Stack
+from pcfed.algorithms import LocalContext, RunInfo
+from pcfed.arrays import Workspace
+from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
 from pcfed.sets import Hint
@@ -85,7 +86,7 @@ class Plan:
         small = [self._small(self._batches(i, 0)) for i in range(self.m)]
         together = self._most > 1 and sum(small) > 1
         self.pool = Workspace()
-        self.stack = Stack.of([agent.loss for agent in self._agents]) if together else None
+        self.stack = Stack.build([agent.loss for agent in self._agents]) if together else None
 
     def steps(self, index: int) -> list[int]:
         """Return the number of local steps of every agent in the round with this index."""
@@ -185,12 +186,12 @@ class Plan:
             index=index,
             hints=[self._hints[i] for i in team],
             stack=self.stack,
-            pool=self.pool,
+            workspace=self.pool,
         )
 
     def _small(self, batches: Batches) -> bool:
         """Whether batches are so small that two of them go into one product."""
-        return 2 * batches.size * self._features <= ROOM
+        return 2 * batches.size * self._features <= MAX_BLOCK_FEATURES
 
     def _batches(self, i: int, index: int) -> Batches:
         """Return how agent ``i`` draws batches in the round with this index."""

@@ -1,0 +1,241 @@
+"""Local steps of PC-FedAvg: all steps of a group in one loop.
+
+As in `pcfed.kernels.descent`, an agent's vectors stay in the cache from its first step to its last,
+each loop writes to one array only, and the bits are those of the NumPy code in
+`pcfed.algorithms.pcfedavg_steps`, where the letters are explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+
+from pcfed.arrays import Array, Float64Array
+from pcfed.kernels.arguments import BatchSource, Callees, StepScratch, ThresholdSets
+from pcfed.kernels.compiler import (
+    Index,
+    compile_kernel,
+    helper,
+    matrix_type,
+    named_tuple_type,
+    vector_type,
+)
+from pcfed.kernels.descent import CALLEES, PIECE, callees, step_scratch_type, subtract_scaled
+from pcfed.kernels.gradients import gradient_at, source_type
+from pcfed.kernels.thresholds import INSIDE, SETS, UNRESOLVED, project_row
+
+VECTORS = 6
+"""Vectors in the scratch memory of a group: g, x, p, z, x0 and y."""
+
+_exact = helper()
+
+
+class Start(NamedTuple):
+    """Where the blocks of a group start, and the updates that the kernel writes."""
+
+    v: Array
+    u: Array
+    mean: Array
+    """C + w̄, in the dtype of the steps."""
+    center: Float64Array
+    """C."""
+    offsets: Float64Array
+    """The agents' w."""
+
+
+class Factors(NamedTuple):
+    """The factors of a step, in its dtype."""
+
+    couplings: Array
+    """σ of every agent, (agents, 1)."""
+    step: Any
+    penalty: Any
+    share: Any
+    """1/m."""
+
+
+class Corrections(NamedTuple):
+    """What exact PC-FedAvg adds; rows of agents, except ``mean_shift``."""
+
+    every: Array
+    own: Array
+    offset: Array
+    own_shift: Array
+    mean_shift: Array
+
+
+class _AgentFactors(NamedTuple):
+    """The factors of one agent."""
+
+    coupling: Any
+    step: Any
+    penalty: Any
+    share: Any
+
+
+@_exact
+def _place_own(start: Any, end: Any, x: Array, x0: Array, v: Array, u: Array) -> None:
+    for j in range(start, end):
+        x[j] = x0[j] + (v[j] + u[j])
+
+
+@_exact
+def _place_average(
+    start: Any, end: Any, z: Array, z0: Array, v: Array, u: Array, share: Any
+) -> None:
+    for j in range(start, end):
+        z[j] = z0[j] + (v[j] + share * u[j])
+
+
+@_exact
+def _sum(start: Any, end: Any, y: Array, a: Array, b: Array) -> None:
+    for j in range(start, end):
+        y[j] = a[j] + b[j]
+
+
+@_exact
+def _step_every(start: Any, end: Any, v: Array, g: Array, x: Array, z: Array, factors: Any) -> None:
+    sigma, gamma, share = factors.coupling, factors.step, factors.share
+    for j in range(start, end):
+        v[j] -= gamma * (share * (g[j] - sigma * (x[j] - z[j])))
+
+
+@_exact
+def _step_own(start: Any, end: Any, u: Array, p: Array, x: Array, z: Array, factors: Any) -> None:
+    sigma, gamma, rho = factors.coupling, factors.step, factors.penalty
+    for j in range(start, end):
+        u[j] -= gamma * (rho * (x[j] - p[j]) + sigma * (x[j] - z[j]))
+
+
+@_exact
+def _step_every_corrected(
+    start: Any, end: Any, v: Array, g: Array, x: Array, z: Array, every: Array, factors: Any
+) -> None:
+    sigma, gamma, share = factors.coupling, factors.step, factors.share
+    for j in range(start, end):
+        v[j] -= gamma * (share * (g[j] - sigma * (x[j] - z[j])) + every[j])
+
+
+@_exact
+def _step_own_corrected(
+    start: Any, end: Any, u: Array, p: Array, y: Array, x: Array, z: Array, own: Array, factors: Any
+) -> None:
+    sigma, gamma, rho = factors.coupling, factors.step, factors.penalty
+    for j in range(start, end):
+        u[j] -= gamma * (rho * (y[j] - p[j]) + sigma * (x[j] - z[j]) - own[j])
+
+
+@_exact
+def _step(
+    i: int,
+    k: Any,
+    blocks: Start,
+    corrections: Any,
+    factors: _AgentFactors,
+    g: Array,
+    x: Array,
+    y: Array,
+    p: Array,
+    z: Array,
+) -> None:
+    """Take step k of agent i, from its gradient, own block, the point y and its projection p."""
+    v, u, z0, share, n = blocks.v[i], blocks.u[i], blocks.mean, factors.share, Index(x.size)
+    if corrections is not None:
+        every, own = corrections.every[i], corrections.own[i]
+        taken = k + v.dtype.type(1)
+        for start in range(Index(0), n, PIECE):
+            end = min(start + PIECE, n)
+            _step_every_corrected(start, end, v, g, x, z, every, factors)
+            _step_own_corrected(start, end, u, p, y, x, z, own, factors)
+            _place_average(start, end, z, z0, v, u, share)
+            subtract_scaled(start, end, z, taken, corrections.mean_shift)
+    else:
+        for start in range(Index(0), n, PIECE):
+            end = min(start + PIECE, n)
+            _step_every(start, end, v, g, x, z, factors)
+            _step_own(start, end, u, p, x, z, factors)
+            _place_average(start, end, z, z0, v, u, share)
+
+
+@_exact
+def _begin(i: int, blocks: Start, z: Array, x0: Array) -> None:
+    """Write the blocks of agent i before its first step."""
+    v, u, center, offset = blocks.v[i], blocks.u[i], blocks.center, blocks.offsets[i]
+    for j in range(Index(center.size)):
+        v[j] = u[j] = 0
+        z[j] = blocks.mean[j]
+        x0[j] = center[j] + offset[j]
+
+
+@_exact
+def _local_steps(
+    callees: Callees,
+    blocks: Start,
+    corrections: Any,
+    factors: Factors,
+    source: BatchSource,
+    sets: ThresholdSets,
+    scratch: StepScratch,
+) -> bool:
+    """Take all steps of all agents; return False if a projection is unresolved."""
+    vectors, zero, n = scratch.vectors, Index(0), Index(blocks.center.size)
+    g, x, p, z, x0 = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4]
+    y = vectors[5 if corrections is not None else 1]
+    for i in range(blocks.v.shape[0]):
+        own_factors = _AgentFactors(
+            factors.couplings[i, 0], factors.step, factors.penalty, factors.share
+        )
+        _begin(i, blocks, z, x0)
+        for step in range(source.batches.shape[0]):
+            k = x.dtype.type(step)
+            gradient_at(callees.gradient, z, source, step, i, scratch.gradient, g)
+            _place_own(zero, n, x, x0, blocks.v[i], blocks.u[i])
+            if corrections is not None:
+                subtract_scaled(zero, n, x, k, corrections.own_shift[i])
+                _sum(zero, n, y, x, corrections.offset[i])
+            status = project_row(callees.project, y, sets, i, p)
+            if status == UNRESOLVED:
+                return False
+            projection = y if status == INSIDE else p
+            _step(i, k, blocks, corrections, own_factors, g, x, y, projection, z)
+    return True
+
+
+@cache
+def local_steps(
+    dtype: np.dtype[Any], features: np.dtype[Any], *, corrected: bool
+) -> Callable[..., bool]:
+    """Return ``_local_steps``, compiled for parameters and features of these dtypes.
+
+    Parameters
+    ----------
+    dtype, features : dtype
+        Of parameters and of features.
+    corrected : bool
+        Whether there are corrections; without them nothing is compiled for them.
+    """
+    number = numba.from_dtype(dtype)
+    rows, vector = matrix_type(number), vector_type(number)
+    center = vector_type(types.float64, readonly=True)
+    offsets = matrix_type(types.float64, readonly=True)
+    blocks = named_tuple_type(Start, rows, rows, vector, center, offsets)
+    factors = named_tuple_type(Factors, rows, number, number, number)
+    corrections = named_tuple_type(Corrections, rows, rows, rows, rows, vector)
+    steps = compile_kernel(
+        _local_steps,
+        (
+            CALLEES,
+            blocks,
+            corrections if corrected else types.none,
+            factors,
+            source_type(dtype, features),
+            SETS,
+            step_scratch_type(number),
+        ),
+    )
+    return partial(steps, callees(dtype, features, projects=True))
