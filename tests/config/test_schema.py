@@ -61,7 +61,7 @@ def test_every_key_is_described_and_every_default_fits(kind):
     def check(schema, place):
         for key, value in schema.get("properties", {}).items():
             assert value["description"].endswith("."), f"{place}.{key}"
-            if "default" in value and value.get("type") != "object":
+            if "default" in value:
                 assert errors(value["default"], value, f"{place}.{key}") == []
             check(value, f"{place}.{key}")
         if isinstance(each := schema.get("additionalProperties"), dict):

@@ -18,7 +18,7 @@ from pcfed.report.courses import MOST_POINTS, course_of, courses, looks, thinned
 from pcfed.report.training import differences, titled, view_of, write_training_report
 from pcfed.training import prepare
 from pcfed.training.example import write_example
-from pcfed.training.saved import SavedRun, open_run
+from pcfed.training.saved_run import SavedRun, open_run
 from tests.report.conftest import HOSTILE
 from tests.report.test_browser import WIDTHS, draw_all, opened
 from tests.report.test_page import Page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -18,9 +19,9 @@ def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
     job = prepare(config, tmp_path / "run")
     result = job.run()
     assert result.status == "finished"
-    assert not job.made.warnings
+    assert not job.setup.warnings
     assert result.history[-1].infeasibility.max() < 1e-3
-    given = TrainedModels.load(job.folder.models)
+    given = TrainedModels.load(job.directory.models)
     harbour, hillside, market, riverside, university = given.models
     assert np.abs(harbour).sum() == pytest.approx(1, rel=1e-3)
     assert np.abs(hillside).max() == pytest.approx(0.4, rel=1e-3)
@@ -33,10 +34,17 @@ def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
 
 
 def test_every_key_is_explained(tmp_path):
-    text = write_example(tmp_path)[0].read_text()
+    """In comments of the example, or in the schema beside it, which editors show."""
+    config, schema, *_ = write_example(tmp_path)
+    text = config.read_text()
     explained = set(re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE))
     known = {key for kind in (Model, Data, Training, AgentTable) for key in kind.model_fields}
-    assert explained == known | {"name", "exact", "step", "penalty"}
+    assert {"kind", "target", "rounds", "seed", "constraint", "coupling"} <= explained
+    assert explained <= known | {"name", "exact", "step", "penalty"}
+    described = json.loads(schema.read_text())["properties"]
+    assert all(
+        described["training"]["properties"][key]["description"] for key in Training.model_fields
+    )
 
 
 def test_nothing_is_overwritten(tmp_path):

@@ -70,13 +70,13 @@ def solved(intercept):
 def test_the_optimum_is_that_of_a_solver_in_the_coordinates_of_the_data(intercept, tmp_path):
     job = prepare(config(tmp_path, intercept), tmp_path / "run")
     job.run()
-    given, best = TrainedModels.load(job.folder.models).models, solved(intercept)
+    given, best = TrainedModels.load(job.directory.models).models, solved(intercept)
     units = np.append(1 / SIZES, 1.0 if intercept else [])
     error = np.abs((given - best) / units).max() / np.abs(best / units).max()
     assert error < 1e-5
     for x, convex in zip(given, PARSED.values(), strict=True):
         assert convex.distance(x[:3]) <= 1e-14 * np.abs(x).max()
-    outcome = Outcome.load(job.folder.outcome)
+    outcome = Outcome.load(job.directory.outcome)
     assert outcome.relative_gap is None or outcome.relative_gap < 0.01
     north = outcome.agents[0]
     assert north.constraint == "L1Ball(radius=0.5)"
@@ -85,11 +85,11 @@ def test_the_optimum_is_that_of_a_solver_in_the_coordinates_of_the_data(intercep
 
 def test_without_it_such_columns_are_hopeless_and_a_warning_says_so(tmp_path):
     job = prepare(config(tmp_path, False, standardize=False), tmp_path / "run")
-    (warning,) = job.made.warnings
+    (warning,) = job.setup.warnings
     assert "'a' is about" in warning
     assert warning.endswith("set data.standardize = true.")
     job.run()
-    given, best = TrainedModels.load(job.folder.models).models, solved(False)
+    given, best = TrainedModels.load(job.directory.models).models, solved(False)
     assert np.abs((given - best) * SIZES).max() > 0.5 * np.abs(best * SIZES).max()
 
 
@@ -103,18 +103,18 @@ def test_only_sums_are_shared():
     whole = np.vstack(matrices)
     other = [whole[40:], whole[:3], whole[3:40]]  # the same sums with other agents
     for intercept in (True, False):
-        mine, theirs = (Scaling.fit(each, intercept=intercept) for each in (matrices, other))
+        mine, theirs = (Scaling.of(each, intercept=intercept) for each in (matrices, other))
         np.testing.assert_allclose(mine.mean, theirs.mean, rtol=1e-12)
         np.testing.assert_allclose(mine.scale, theirs.scale, rtol=1e-12)
-    np.testing.assert_allclose(Scaling.fit(matrices, intercept=True).scale, whole.std(axis=0))
+    np.testing.assert_allclose(Scaling.of(matrices, intercept=True).scale, whole.std(axis=0))
 
 
 def test_numbers_far_from_zero_keep_their_digits():
     rng = np.random.default_rng(3)
     X = 1e9 + rng.normal(size=(1000, 1))
-    scaling = Scaling.fit([X[:300], X[300:]], intercept=True)
+    scaling = Scaling.of([X[:300], X[300:]], intercept=True)
     assert scaling.scale[0] == pytest.approx(X.std(), rel=1e-6)
-    constant = Scaling.fit([np.full((7, 2), [0.1, 0.0])], intercept=True)
+    constant = Scaling.of([np.full((7, 2), [0.1, 0.0])], intercept=True)
     assert constant.scale.tolist() == [1.0, 1.0]
 
 
@@ -123,16 +123,16 @@ def test_numbers_far_from_zero_keep_their_digits():
 def test_models_predict_the_same_in_both_coordinates(intercept, outputs):
     rng = np.random.default_rng(4)
     X = data(0)[0]
-    scaling = Scaling.fit([X], intercept=intercept)
+    scaling = Scaling.of([X], intercept=intercept)
     models = rng.normal(size=(2, outputs * (3 + intercept)))
-    given = scaling.to_original_units(models)
-    np.testing.assert_allclose(scaling.to_standardized_units(given), models, rtol=1e-10)
+    given = scaling.delivered(models)
+    np.testing.assert_allclose(scaling.standardised(given), models, rtol=1e-10)
     for hat, x in zip(models, given, strict=True):
         for k in range(outputs):
             take = slice(3 * k, 3 * k + 3)
             b_hat, b = (hat[3 * outputs + k], x[3 * outputs + k]) if intercept else (0, 0)
             np.testing.assert_allclose(
-                scaling.transform(X) @ hat[take] + b_hat, X @ x[take] + b, rtol=1e-9, atol=1e-9
+                scaling.applied(X) @ hat[take] + b_hat, X @ x[take] + b, rtol=1e-9, atol=1e-9
             )
 
 
@@ -142,10 +142,10 @@ def test_softmax_with_intercept_and_blocks(tmp_path):
     text = text.replace('"softmax"', '"softmax"\nintercept = true') + "[training]\nrounds = 60\n"
     job = prepare(folder_with(tmp_path, config=text), tmp_path / "run")
     job.run()
-    given = TrainedModels.load(job.folder.models)
+    given = TrainedModels.load(job.directory.models)
     assert np.abs(given.models[0, :2]).sum() <= 0.1
-    assert isinstance(job.made.constraints[1], WholeSpace)
-    row = Outcome.load(job.folder.outcome).agents[0]
+    assert isinstance(job.setup.constraints[1], WholeSpace)
+    row = Outcome.load(job.directory.outcome).agents[0]
     assert row.used == np.abs(given.models[0, :2]).sum()
 
 

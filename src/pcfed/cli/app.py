@@ -33,7 +33,7 @@ DataDir = Annotated[
 
 
 def run_app() -> NoReturn:
-    """Run the application; a mistake ends in one sentence and exit code 2."""
+    """Run the application; errors are printed, one sentence per line, and the exit code is 2."""
     try:
         app(standalone_mode=True)
     except ModuleNotFoundError as missing:

@@ -88,12 +88,12 @@ def distances(names: Sequence[str], infeasibility: Sequence[float]) -> Table:
 def summary(outcome: Outcome) -> Table:
     """Return what became of each agent; columns without a figure are left out."""
     scored = any(each.score is not None for each in outcome.agents)
-    caption = f"own, average, alone: {outcome.measure} on held-out rows" if scored else None
+    caption = f"own, average, alone: {outcome.score_name} on held-out rows" if scored else None
     agent, kind = Column("agent", no_wrap=True), Column("set", overflow="ellipsis")
     table = Table(agent, kind, caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     columns = {
         "uses": [_used(each.used, each.budget) for each in outcome.agents],
-        "outside by": [_short(each.moved) for each in outcome.agents],
+        "outside by": [_short(each.infeasibility) for each in outcome.agents],
         "own": [_short(each.score) for each in outcome.agents],
         "average": [_short(each.average_score) for each in outcome.agents],
         "alone": [_short(each.local_score) for each in outcome.agents],

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from pcfed.cli.app import app, console, say
 from pcfed.report.training import differences, titled, view_of, write_training_report
-from pcfed.training.saved import open_run
+from pcfed.training.saved_run import open_run
 
 Out = Annotated[Path | None, typer.Option(help="The page to write.")]
 

@@ -13,7 +13,7 @@ from pcfed.cli.app import app, console, errors, say
 from pcfed.cli.display import Display, certificate, summary
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
-from pcfed.training.train import prepare
+from pcfed.training.trainer import prepare
 
 
 @app.command()
@@ -40,15 +40,15 @@ def train(
     Everything is checked before anything is written. Stop it with Ctrl-C at any time, or let it be
     killed: the same command goes on from the last rounds that were saved, to the same bits.
     """
-    job = prepare(config, out, allow_import=allow_import)
-    tracking = open_trackers(job, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
-    with Display(job.config.training.rounds, job.made.problem.names) as display, tracking:
-        tracking.tell = display.tell
-        result = job.run(
+    trainer = prepare(config, out, allow_import=allow_import)
+    tracking = open_trackers(trainer, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
+    with Display(trainer.config.training.rounds, trainer.setup.problem.names) as display, tracking:
+        tracking.notify = display.tell
+        result = trainer.run(
             workers=workers,
-            callbacks=[display.watch, tracking.watch],
-            watch_alone=[display.watch_alone],
-            tell=display.tell,
+            callbacks=[display.watch, tracking.on_evaluation],
+            local_callbacks=[display.watch_alone],
+            notify=display.tell,
         )
         tracking.status = result.status
     if result.status == "interrupted":
@@ -56,7 +56,7 @@ def train(
         options = [each for name, path in given.items() if path for each in (name, str(path))]
         flags = [*["--mlflow"] * mlflow, *["--allow-import"] * allow_import]
         again = shlex.join(["pcfed", "train", str(config), *options, *flags])
-        done = f"{result.state.round} of {job.config.training.rounds} rounds"
+        done = f"{result.state.round} of {trainer.config.training.rounds} rounds"
         errors.print(
             f"Stopped after {done}, all saved. Go on with: {escape(again)}", soft_wrap=True
         )
@@ -64,11 +64,11 @@ def train(
     if result.status == "diverged":
         errors.print(f"[red]{escape(result.message)}[/red]", highlight=False, soft_wrap=True)
         raise typer.Exit(1)
-    if not job.folder.outcome.exists():  # it was told why
+    if not trainer.directory.outcome.exists():  # it was told why
         raise typer.Exit(1)
-    outcome = Outcome.load(job.folder.outcome)
+    outcome = Outcome.load(trainer.directory.outcome)
     console.print(summary(outcome))
     for sentence in (*outcome.notes, certificate(outcome)):
         say(sentence)
-    say(f"{result.message} Everything is in {job.folder.path}. Next:")
-    say(f"  pcfed report {shlex.quote(str(job.folder.path))}")
+    say(f"{result.message} Everything is in {trainer.directory.path}. Next:")
+    say(f"  pcfed report {shlex.quote(str(trainer.directory.path))}")

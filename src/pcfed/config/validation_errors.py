@@ -81,14 +81,15 @@ def validate_file(model: type[Model], table: object, path: Path) -> Model:
     except ValidationError as error:
         where = display_path(path)
         found = [f"{where}: {place or 'the file'} {text}" for place, text in explain(error, model)]
-    hidden = len(found) - MAX_ERRORS
-    if hidden > 0:
-        found[MAX_ERRORS:] = [f"{where}: there are {hidden} more errors; correct these first."]
+    if len(found) > MAX_ERRORS:
+        found[MAX_ERRORS:] = [f"{where}: there are more errors; correct these first."]
     raise ConfigError(found)
 
 
 def explain(error: ValidationError, model: type[FileModel]) -> list[tuple[str, str]]:
     """Return the errors of a table: the dotted place of each key, and the rest of its sentence.
+
+    Not all errors are explained if there are more than ``MAX_ERRORS``: a file may have millions.
 
     Parameters
     ----------
@@ -100,8 +101,9 @@ def explain(error: ValidationError, model: type[FileModel]) -> list[tuple[str, s
     schema = schema_of(model)
     found: dict[tuple[str, str], None] = {}  # without duplicates, in order
     for each in error.errors(include_url=False):
-        for place, text in _explain_one(each, schema):
-            found[place, text] = None
+        if len(found) > MAX_ERRORS:
+            break
+        found.update(dict.fromkeys(_explain_one(each, schema)))
     return list(found)
 
 

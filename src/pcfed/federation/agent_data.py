@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.config.federation_files import AgentFile, ServerModel
-from pcfed.config.train_file import Model
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import join_names, short_repr
 from pcfed.problem import Agent
-from pcfed.training.setup import build_loss, feature_matrix
+from pcfed.training.setup import feature_matrix
 
 
 def build_agent(path: Path, file: AgentFile, model: ServerModel) -> Agent:
@@ -32,8 +31,9 @@ def build_agent(path: Path, file: AgentFile, model: ServerModel) -> Agent:
     table = read_table(path.parent / file.file, text=text)
     X = feature_matrix(table, model.features)
     y = _targets(table, file.target, model.labels)
-    linear = Model(kind=model.kind, intercept=model.intercept, l2=model.l2)
-    loss = build_loss(linear, X, y, model.labels, model.dtype)
+    loss = model.kind.build_loss(
+        X, y, model.labels, intercept=model.intercept, l2=model.l2, dtype=model.dtype
+    )
     return Agent(loss, file.constraint, file.coupling, name=file.name)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pcfed.report.charts import BASELINES, Chart, Panel, Style, Trace, layout_of
 from pcfed.simulation.result import Record
-from pcfed.training.saved import SavedRun
+from pcfed.training.saved_run import SavedRun
 
 Quantity = Callable[[Record], float]
 

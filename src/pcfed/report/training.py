@@ -15,8 +15,8 @@ from pcfed.report.courses import course_of, courses, looks
 from pcfed.report.measures import MEGABYTE
 from pcfed.report.render import Drawn, render
 from pcfed.storage.atomic import write_atomically
-from pcfed.training.saved import SavedRun
-from pcfed.training.trained_models import AVERAGE, LINEAR, TrainedModels
+from pcfed.training.saved_run import SavedRun
+from pcfed.training.trained_models import AVERAGE, TrainedModels
 
 MOST_AGENTS = 200
 """Agents in a table at most."""
@@ -101,11 +101,11 @@ class View:
             scores = [each.score for each in outcome.agents if each.score is not None]
             alone = [e.local_score for e in outcome.agents if e.local_score is not None]
             if scores:
-                found[f"mean {outcome.measure}, own models"] = shown(
+                found[f"mean {outcome.score_name}, own models"] = shown(
                     math.fsum(scores) / len(scores)
                 )
             if alone:
-                found[f"mean {outcome.measure}, alone"] = shown(math.fsum(alone) / len(alone))
+                found[f"mean {outcome.score_name}, alone"] = shown(math.fsum(alone) / len(alone))
         if run.history:
             last = run.history[-1]
             found.setdefault("status", "not finished")
@@ -128,9 +128,9 @@ class View:
                     "uses": f"{each.used:.4g} of {each.budget:.4g}"
                     if each.used is not None and each.budget is not None
                     else "",
-                    "outside by": shown(each.moved),
+                    "outside by": shown(each.infeasibility),
                     "from the average": shown(each.distance),
-                    f"{run.outcome.measure}: own": shown(each.score),
+                    f"{run.outcome.score_name}: own": shown(each.score),
                     "average": shown(each.average_score),
                     "alone": shown(each.local_score),
                 }
@@ -158,7 +158,7 @@ def write_training_report(runs: Sequence[SavedRun], path: str | os.PathLike[str]
     Parameters
     ----------
     runs : sequence of SavedRun
-        What `pcfed.training.saved.open_run` returned.
+        What `pcfed.training.saved_run.open_run` returned.
     path : path
         The file to write; an older one is replaced.
 
@@ -264,7 +264,7 @@ def _weights(given: TrainedModels) -> Weights:
     """Return the largest coefficients of the models, or the sizes of the parts of modules."""
     models = [*given.names[:MOST_MODELS], AVERAGE]
     parts = [given.parts(name) for name in models]
-    linear = given.kind in LINEAR
+    linear = given.kind.is_linear
     if linear:
         names = _coefficient_names(given)
         matrix = np.array([np.concatenate([p.ravel() for p in each.values()]) for each in parts]).T
@@ -283,7 +283,7 @@ def _weights(given: TrainedModels) -> Weights:
 
 def _coefficient_names(given: TrainedModels) -> list[str]:
     """Return what the coefficients of a linear model are called, in their order."""
-    if given.kind != "softmax" or given.labels is None:
+    if len(given.shape) == 1 or given.labels is None:
         return [*given.columns, "(intercept)"][: given.average.size]
     names = [f"{column} → {label}" for label in given.labels for column in given.columns]
     return names + [f"(intercept) → {label}" for label in given.labels] * given.intercept
