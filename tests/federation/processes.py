@@ -1,4 +1,4 @@
-"""Federations of real processes for tests: all are stopped, and the numbers are the simulator's."""
+"""Federations of real processes for tests, and their comparison with the simulator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pcfed.storage.atomic import write_atomically
 EXACT = "exact = true\nstep = 0.5\npenalty = 1.0"
 BATCH = 0.3
 FAULTS = Path(__file__).with_name("faults")
-"""A folder whose sitecustomize.py makes a ClientApp die or wait where it is told to."""
+"""A folder whose sitecustomize.py makes a ClientApp die or wait, as `Federation.plant` says."""
 
 
 class Federation(LocalFederation):
@@ -164,7 +164,7 @@ class Federation(LocalFederation):
 
     @property
     def reached(self) -> bool:
-        """Whether a ClientApp has come to where the fault is."""
+        """Whether a ClientApp has reached the fault."""
         return (self.faults / "reached").exists()
 
     def release(self) -> None:
@@ -188,7 +188,7 @@ class Federation(LocalFederation):
         return (self.folder / "logs" / f"{name}.log").read_text()
 
     def stop(self) -> None:
-        """Kill whatever was started, and what that has started."""
+        """Kill all processes that were started, and their children."""
         for group in self._groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The certificate over messages: the numbers of `certify`, and everybody's consent."""
+"""The certificate over messages: the numbers of `certify`, and the consent of all owners."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_no_certificate_without_the_consent_of_all(tmp_path):
         )
         assert result.certificate is None
         kinds = {reply.kind for reply in server.transport.replies}
-        assert kinds == {"finish", "audit"}  # nobody has shown anything in vain
+        assert kinds == {"finish", "audit"}  # no agent has revealed its model for nothing
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, owner=WILLING) as (_, clients, server):
-        clients["south"]._certificate = False  # after a restart nobody knows who consents
+        clients["south"]._certificate = False  # the server does not know yet who consents
         assert "south did not give it" in server.conclude().no_certificate
         assert not [
             reply
@@ -72,11 +72,11 @@ def test_no_certificate_without_the_consent_of_all(tmp_path):
         ]
         clients["south"]._certificate = True
         server.finish()
-        assert server.conclude().certificate.gap > 0  # the owner has changed his mind
+        assert server.conclude().certificate.gap > 0  # now the owner consents
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_no_certificate_while_an_agent_is_away(step, tmp_path):
+def test_no_certificate_while_an_agent_is_absent(step, tmp_path):
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, owner=WILLING) as (_, _, server):
         server.run()
         server.transport.faults = iter([{}] * step + [{"west": "lost"}])
@@ -87,7 +87,7 @@ def test_no_certificate_while_an_agent_is_away(step, tmp_path):
         assert server.conclude().certificate.gap > 0
 
 
-def test_a_set_without_a_bound_is_named(tmp_path):
+def test_an_unbounded_set_is_named(tmp_path):
     first = classifiers().agents
     agents = [
         Agent(a.loss, WholeSpace() if i == 1 else L1Ball(1.0), 0.1) for i, a in enumerate(first)
@@ -149,10 +149,10 @@ def test_training_stops_at_the_gap(tmp_path):
         _,
         server,
     ):
-        assert server.run().round == done  # after a restart it is still good enough
+        assert server.run().round == done  # after a restart the gap is still reached
 
 
-def test_a_gap_is_refused_at_once_if_an_owner_says_no(tmp_path):
+def test_a_gap_is_refused_at_once_if_an_owner_does_not_consent(tmp_path):
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 9, owner=WILLING, gap=0.1) as (
         _,
         clients,
@@ -166,7 +166,7 @@ def test_a_gap_is_refused_at_once_if_an_owner_says_no(tmp_path):
         assert server.state.round == 0
 
 
-def test_a_look_at_the_gap_while_somebody_is_away_is_left_out(tmp_path):
+def test_the_gap_is_not_certified_while_an_agent_is_absent(tmp_path):
     faults = [{}, {}, {"west": "lost"}]  # two rounds, then a certificate
     notes = []
     with federation(

@@ -1,4 +1,4 @@
-"""What ``pcfed federation`` shows while a training runs, and in the end."""
+"""The output of ``pcfed federation`` during and after a training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(training, entries, **changes):
     replace(status, **changes).save(training / "status.json")
 
 
-def test_without_a_terminal_there_is_a_line_a_round(training, capsys):
+def test_without_a_terminal_there_is_one_line_per_round(training, capsys):
     with federation.ProgressView(training) as view:
         view.refresh()
         write(training, [{}])
@@ -51,7 +51,7 @@ def test_without_a_terminal_there_is_a_line_a_round(training, capsys):
     ]
 
 
-def test_what_an_older_run_left_is_not_shown_as_news(training, capsys):
+def test_the_status_of_an_earlier_command_is_not_shown(training, capsys):
     write(training, [{"round": 1}])
     with federation.ProgressView(training) as view:
         view.refresh()
@@ -92,7 +92,7 @@ def test_the_status_of_a_training_that_has_ended(tmp_path, training):
 
 
 @pytest.mark.parametrize("command", ["status", "audit", "run"])
-def test_a_folder_without_a_federation_is_told_in_a_sentence(tmp_path, command):
+def test_a_folder_without_a_federation_is_one_sentence(tmp_path, command):
     done = pcfed(tmp_path, command, "--folder", "nowhere")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""What everybody has in the end, and what nobody else gets to know."""
+"""The models and reports at the end of a training, and what the server does not get."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_names_in_a_report_are_escaped(tmp_path):
     page = (tmp_path / "north" / "report.html").read_text()
     assert "<b>" not in page
     assert "&lt;b&gt;north: its own model" in page
-    assert "average of all" not in page  # nobody knows it
+    assert "average of all" not in page  # no average is known
     assert "There is none." in page
 
 
@@ -90,7 +90,7 @@ def test_the_server_keeps_no_personal_model(tmp_path):
                 assert np.abs(vector - private).max() > 1e-3
 
 
-def test_who_missed_the_end_gets_it_by_asking_again(tmp_path):
+def test_an_agent_that_missed_the_end_can_be_asked_again(tmp_path):
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, [{}, {}, {"west": "lost"}]) as (
         _,
         _,

@@ -1,4 +1,4 @@
-"""Messages that are lost, late or repeated, and sides that die: the numbers of the simulator."""
+"""Lost, late and repeated messages, and processes that die: the simulator's numbers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_exactly_once_whatever_happens(algorithm, faults, dies):
             assert all(difference < 1e-13 for difference in server.audit().values())
 
 
-def test_a_server_that_dies_before_its_checkpoint_plays_the_round_again(tmp_path, monkeypatch):
+def test_a_server_that_dies_before_its_checkpoint_repeats_the_round(tmp_path, monkeypatch):
     algorithm = ALGORITHMS["exact PCFedAvg"]
     with federation(tmp_path, algorithm, 4) as (_, _, server):
         server.run_round()
@@ -103,7 +103,7 @@ def test_the_checkpoint_does_not_grow_with_the_rounds(tmp_path):
     assert (tmp_path / "server" / HISTORY).read_text().count("\n") == 40
 
 
-def test_a_history_that_is_not_the_checkpoints_is_refused(tmp_path):
+def test_a_history_of_another_checkpoint_is_refused(tmp_path):
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 9) as (_, _, server):
         server.run_round()
     path = tmp_path / "server" / HISTORY
@@ -162,7 +162,7 @@ def test_bad_updates_are_refused_and_treated_as_absent(case, tmp_path):
         np.testing.assert_array_equal(models(clients, server), expected.models)
 
 
-def test_a_round_with_too_few_is_repeated_not_averaged_with_nothing(tmp_path):
+def test_a_round_with_too_few_agents_is_repeated(tmp_path):
     algorithm, nobody = ALGORITHMS["PCFedAvg"], dict.fromkeys(NAMES, "lost")
     faults = [nobody, {"north": "lost", "south": "reply lost"}, {}]
     few = {"minimum": 2, "attempts": 3}
@@ -196,8 +196,8 @@ def test_an_agent_with_an_old_state_says_so(tmp_path):
             server.run_round()
 
 
-def test_messages_that_come_too_late_change_nothing(tmp_path):
-    """A message of an older round, delivered after a newer one, must not undo what is pending."""
+def test_messages_that_arrive_too_late_change_nothing(tmp_path):
+    """A message of an older round must not replace the pending update of a newer one."""
     with federation(tmp_path, ALGORITHMS["exact PCFedAvg"], 5) as (problem, clients, server):
         server.run_round()
         old = server._messages("train", {}, {})["north"]

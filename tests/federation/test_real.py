@@ -53,7 +53,7 @@ def test_openssl_accepts_the_certificate(tmp_path):
     assert subprocess.run(check, capture_output=True, check=False).returncode == 0
 
 
-def test_the_command_line_of_a_federation_that_is_not_there(tmp_path):
+def test_commands_without_a_federation(tmp_path):
     for command, code, said in (
         ("run", 2, "federation: no processes run in nowhere; start them with pcfed federation up."),
         ("down", 0, "Stopped 0 processes."),

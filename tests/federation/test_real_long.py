@@ -52,7 +52,7 @@ def test_an_algorithm_that_server_and_agents_import(real):
     assert real.check() == [real.names] * 3
 
 
-def test_strangers_get_nowhere(real, tmp_path):
+def test_strangers_are_rejected(real, tmp_path):
     """A key that nobody registered; a registered one with an authority that is not the server's."""
     own, theirs = tmp_path / "own", real.folder / "keys"
     make_keys(own, ["127.0.0.1"], ["unregistered", "deceived"])
@@ -93,7 +93,7 @@ def test_a_server_that_is_killed_while_agents_compute(real):
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_an_app_that_is_killed_around_the_writing_of_its_state(real, where):
+def test_an_app_that_is_killed_before_or_after_it_writes_its_state(real, where):
     real.begin(f"killed {where}", rounds=4, minimum=3)
     real.plant(FAULTY, where, 1)
     pending = []
@@ -109,7 +109,7 @@ def test_an_app_that_is_killed_around_the_writing_of_its_state(real, where):
 
 
 def test_an_app_that_outlives_its_node_and_writes_its_state_later(real):
-    """The new ClientApp must not be undone by the old one."""
+    """The old ClientApp must not overwrite the state of the new one."""
     real.begin("outlived", rounds=5, minimum=3)
     real.plant(FAULTY, "before", 1, wait=True)
     again = once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True))
@@ -126,7 +126,7 @@ def test_an_app_that_outlives_its_node_and_writes_its_state_later(real):
 
 
 def once(real: Federation, *steps) -> object:
-    """Return what takes steps when a ClientApp has come to the fault, and nothing ever after."""
+    """Return a function that takes the steps once, when a ClientApp has reached the fault."""
     left = list(steps)
 
     def on_tick() -> None:

@@ -1,4 +1,4 @@
-"""Server and agents from their files, on a grid in this process: all but the network."""
+"""The Flower apps with their files, on a grid in this process: everything but the network."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Grid:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """The example with three agents and two rounds, and no time to lose."""
+    """The example with three agents and two rounds, and short intervals."""
     monkeypatch.setattr(transport, "DISCOVERY_INTERVAL", 0.01)
     monkeypatch.setattr(transport, "POLL_INTERVAL", 0.01)
     for name in ("_run_id", "_node_id", "_task_id"):  # Flower sets them in processes of its own
@@ -116,7 +116,7 @@ def test_from_the_files_to_every_agents_model(folder):
     assert kept == {"checkpoint.npz", "history.jsonl", "lock", "status.json", "result.json"}
 
 
-def test_what_owners_say_is_obeyed(folder):
+def test_the_owners_consent_is_respected(folder):
     change(folder, "certificate = true", "certificate = false", "agent-2")
     change(folder, 'report = ["loss"]', "report = []", "agent-2")
     change(folder, 'report = ["loss"]', 'report = ["rows", "infeasibility"]', "agent-3")
@@ -128,7 +128,7 @@ def test_what_owners_say_is_obeyed(folder):
     assert reported == {"agent-1": {"loss"}, "agent-3": {"rows", "infeasibility"}}
 
 
-def test_the_first_that_come_are_the_roster_and_stay_it(folder):
+def test_the_first_agents_are_the_roster_and_stay_it(folder):
     change(folder, 'roster = ["agent-1", "agent-2", "agent-3"]', "roster = 2")
     change(folder, "minimum = 3", "minimum = 2")
     (folder / "broken.toml").write_text("name = 3")  # a node whose file has no name
@@ -193,7 +193,7 @@ def test_an_agent_that_is_late_is_shown_and_treated_as_absent(folder):
     assert status.started_at <= status.round_started_at <= status.updated_at
 
 
-def test_a_mistake_stays_with_its_agent(folder, caplog):
+def test_an_error_stays_with_its_agent(folder, caplog):
     path = folder / "agent-2.csv"
     path.write_text(path.read_text().replace(",x\n", ",secret label\n"))
     change(folder, "minimum = 3", "minimum = 2")
@@ -206,7 +206,7 @@ def test_a_mistake_stays_with_its_agent(folder, caplog):
         assert b"secret" not in kept.read_bytes()
 
 
-def test_a_name_that_two_nodes_claim_is_refused(folder):
+def test_a_name_that_two_nodes_use_is_refused(folder):
     change(folder, "minimum = 3", "minimum = 1")
     train(folder, grid_of(folder, [*NAMES, "agent-2"]))
     entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
@@ -214,7 +214,7 @@ def test_a_name_that_two_nodes_claim_is_refused(folder):
     assert entry["accepted"] == ["agent-1", "agent-3"]
 
 
-def test_nodes_that_are_none_of_ours_do_no_harm(folder):
+def test_nodes_of_other_applications_are_ignored(folder):
     grid = grid_of(folder, [*NAMES, "stranger"])
     grid.files[5] = grid.files[6] = folder / "server.toml"
 
@@ -227,7 +227,7 @@ def test_nodes_that_are_none_of_ours_do_no_harm(folder):
     assert b"\\u001b" not in (folder / "server.example" / "status.json").read_bytes()
 
 
-def test_why_a_training_failed_can_be_read(folder):
+def test_the_status_says_why_a_training_failed(folder):
     with pytest.raises(MissingAgents, match="Round 0 had fewer than 3 agents"):
         train(folder, grid_of(folder, NAMES[:2]))
     status = Status.load(folder / "server.example" / "status.json")
@@ -239,7 +239,7 @@ def test_why_a_training_failed_can_be_read(folder):
     assert "absent: agent-3" in status_lines(status)
 
 
-def test_a_reply_is_of_the_node_that_was_asked_whatever_name_it_takes(folder):
+def test_a_reply_belongs_to_the_node_that_was_asked(folder):
     grid = grid_of(folder)
 
     def answer(node, message):

@@ -1,8 +1,8 @@
-"""Python reads this at its start where a test has put it on the path: a fault in a ClientApp.
+"""A fault in a ClientApp: Python runs this file at its start if a test puts it on the path.
 
-``$FAULT/fault.json`` says whose and where; the first ClientApp that comes there leaves ``reached``
-and dies, or waits for ``go``. One that waits before it writes its state does not heed the death of
-its SuperNode, and leaves ``written`` when it is done.
+``$FAULT/fault.json`` names the agent, the place and the round. The first ClientApp that gets there
+creates ``reached`` and dies, or waits for ``go``. One that waits before it writes its state
+survives the death of its SuperNode, and creates ``written`` when it has written its state.
 """
 
 import json
@@ -22,7 +22,7 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
     save, local = ClientState.save, PCFedAvg.local
 
     def fault(whose: str, place: str, now: object) -> bool:
-        """Say whether it was here, once the waiting is over."""
+        """Die or wait if the fault is here; return whether it was."""
         if (whose, place, now) != (agent, where, index) or (folder / "reached").exists():
             return False
         (folder / "reached").touch()
