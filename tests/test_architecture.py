@@ -61,14 +61,14 @@ def test_the_core_imports_nothing_heavy():
     code = (
         "import sys, pcfed, pcfed.reference; "
         "print(*{name.split('.')[0] for name in sys.modules} & "
-        "{'torch', 'flwr', 'matplotlib', 'pandas', 'sklearn', 'cvxpy', 'numba'})"
+        "{'torch', 'flwr', 'matplotlib', 'pandas', 'pydantic', 'sklearn', 'cvxpy', 'numba'})"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == ""
 
 
 @pytest.mark.parametrize("arguments", [["init"], ["--help"], []])
-@pytest.mark.parametrize("package", ["typer", "rich"])
+@pytest.mark.parametrize("package", ["typer", "rich", "pydantic"])
 def test_without_its_packages_the_command_line_says_what_to_install(package, arguments):
     code = (
         f"import sys; sys.modules[{package!r}] = None; sys.argv = ['pcfed', *{arguments!r}]; "

@@ -157,7 +157,7 @@ def test_by_default_an_agent_reports_nothing(tmp_path):
 AGENTS = {
     "name": ("name = ' '", "agent.toml: name: the name of an agent must be 1 to 80 printable"),
     "batch": ("batch = 0.0", r"agent.toml: batch must be a float in \(0, 1\] or an integer"),
-    "constraint": ("constraint = 3", "agent.toml: constraint: parse_set: a set must be a string"),
+    "constraint": ("constraint = 3", "agent.toml: constraint must be a convex set such as .*got 3"),
     "coupling": ("coupling = nan", "agent.toml: coupling must be a number ≥ 0, got nan"),
     "report": (
         'report = ["los"]',

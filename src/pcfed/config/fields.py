@@ -7,6 +7,7 @@ which error messages and the reference show; without it, the rule is derived fro
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import (
@@ -148,8 +149,13 @@ def check_agent_name(name: str) -> str:
 AgentName = Annotated[str, AfterValidator(check_agent_name)]
 
 
+CONSTRAINT = 'a convex set such as {l1 = 5} or "l1(5)"'
+
+
 def _parse_constraint(value: Any) -> ConvexSet:
     """Return a set; constructors may raise errors of many types for values of the wrong type."""
+    if not isinstance(value, (str, Mapping, ConvexSet)):
+        raise KeyErrors(("", f"must be {CONSTRAINT}, got {short_repr(value)}; give a set."))
     try:
         return parse_constraint(value)
     except (ArithmeticError, AttributeError, LookupError, TypeError, RecursionError) as error:
@@ -162,7 +168,7 @@ Constraint = Annotated[
     PlainSerializer(format_constraint),
     WithJsonSchema(
         {
-            "$comment": 'a convex set, such as {l1 = 5} or "l1(5)"',
+            "$comment": CONSTRAINT,
             "anyOf": [
                 {"type": "string"},
                 {"type": "object", "minProperties": 1, "maxProperties": 1},

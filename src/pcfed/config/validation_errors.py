@@ -126,7 +126,8 @@ def _explain_one(error: Mapping[str, Any], schema: Schema) -> Iterator[tuple[str
             yield place, text
     elif cause is not None:
         keys, _ = _descend(schema, parts[:-1] if error["loc"][-1] == "[key]" else parts)
-        yield f"{dotted(keys)}:", str(cause)
+        text = str(cause)  # of Python itself, perhaps, whose messages have no full stop
+        yield f"{dotted(keys)}:", text if text.endswith((".", "?")) else f"{text}."
     else:
         keys, leaf = _descend(schema, parts)
         yield dotted(keys), _wrong_value(keys, leaf, error)
