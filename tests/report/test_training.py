@@ -173,9 +173,12 @@ def test_the_commands(folder: Path, tmp_path: Path):
 
 
 WRONG = {
-    "nothing there": (["report", "nowhere"], "must be the folder of a training, got none"),
+    "nothing there": (
+        ["report", "nowhere"],
+        "must be the run directory of a training, but has no config.json",
+    ),
     "only one": (["compare", "exact"], "give at least two folders, got exact"),
-    "one is none": (["compare", "exact", "data"], "data must be the folder of a training"),
+    "one is none": (["compare", "exact", "data"], "data must be the run directory of a training"),
 }
 
 
@@ -192,12 +195,20 @@ def test_mistakes_are_one_sentence(name: str, folder: Path):
 @pytest.mark.parametrize(
     ("file", "content", "expected"),
     [
-        ("config.json", "[1]", "must say what is trained"),
-        ("config.json", '{"format": 1, "config": {}, "versions": 3}', "must say what is trained"),
-        ("config.json", '{"format": 1, "config": {}, "versions": {}}', r"model\.kind is missing"),
+        ("config.json", "[1]", r"config.json is not a valid description of a training"),
+        (
+            "config.json",
+            '{"format": 1, "config": {}, "versions": 3}',
+            r"config.json is not a valid description of a training",
+        ),
+        (
+            "config.json",
+            '{"format": 1, "digest": "", "config": {}, "versions": {}}',
+            r"model\.kind is missing",
+        ),
         ("history.jsonl", "{}\n", "must have one record a line"),
-        ("outcome.json", "{}", "must say what came of a training"),
-        ("models.npz", "{}", "must hold the models of a finished training"),
+        ("outcome.json", "{}", "is not a valid training summary"),
+        ("models.npz", "{}", "is not a valid file of trained models"),
     ],
 )
 def test_damaged_folders_are_refused(file, content, expected, folder: Path, tmp_path: Path):

@@ -103,18 +103,18 @@ def test_only_sums_are_shared():
     whole = np.vstack(matrices)
     other = [whole[40:], whole[:3], whole[3:40]]  # the same sums with other agents
     for intercept in (True, False):
-        mine, theirs = (Scaling.of(each, intercept=intercept) for each in (matrices, other))
+        mine, theirs = (Scaling.fit(each, intercept=intercept) for each in (matrices, other))
         np.testing.assert_allclose(mine.mean, theirs.mean, rtol=1e-12)
         np.testing.assert_allclose(mine.scale, theirs.scale, rtol=1e-12)
-    np.testing.assert_allclose(Scaling.of(matrices, intercept=True).scale, whole.std(axis=0))
+    np.testing.assert_allclose(Scaling.fit(matrices, intercept=True).scale, whole.std(axis=0))
 
 
 def test_numbers_far_from_zero_keep_their_digits():
     rng = np.random.default_rng(3)
     X = 1e9 + rng.normal(size=(1000, 1))
-    scaling = Scaling.of([X[:300], X[300:]], intercept=True)
+    scaling = Scaling.fit([X[:300], X[300:]], intercept=True)
     assert scaling.scale[0] == pytest.approx(X.std(), rel=1e-6)
-    constant = Scaling.of([np.full((7, 2), [0.1, 0.0])], intercept=True)
+    constant = Scaling.fit([np.full((7, 2), [0.1, 0.0])], intercept=True)
     assert constant.scale.tolist() == [1.0, 1.0]
 
 
@@ -123,16 +123,16 @@ def test_numbers_far_from_zero_keep_their_digits():
 def test_models_predict_the_same_in_both_coordinates(intercept, outputs):
     rng = np.random.default_rng(4)
     X = data(0)[0]
-    scaling = Scaling.of([X], intercept=intercept)
+    scaling = Scaling.fit([X], intercept=intercept)
     models = rng.normal(size=(2, outputs * (3 + intercept)))
-    given = scaling.delivered(models)
-    np.testing.assert_allclose(scaling.standardised(given), models, rtol=1e-10)
+    given = scaling.to_original_units(models)
+    np.testing.assert_allclose(scaling.to_standardized_units(given), models, rtol=1e-10)
     for hat, x in zip(models, given, strict=True):
         for k in range(outputs):
             take = slice(3 * k, 3 * k + 3)
             b_hat, b = (hat[3 * outputs + k], x[3 * outputs + k]) if intercept else (0, 0)
             np.testing.assert_allclose(
-                scaling.applied(X) @ hat[take] + b_hat, X @ x[take] + b, rtol=1e-9, atol=1e-9
+                scaling.transform(X) @ hat[take] + b_hat, X @ x[take] + b, rtol=1e-9, atol=1e-9
             )
 
 
