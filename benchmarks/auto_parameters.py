@@ -29,7 +29,6 @@ def rounds_to_target(problem: Problem, case: Case, method: PCFedAvg, limit: int)
         local_steps=case.local_steps,
         eval_every=max(1, limit // 20),
         stop=Gap(TARGET.tolerance, relative=True),
-        max_refusals=0,
     )
     return result.state.round if result.status == "stopped" else None
 

@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pcfed import Agent, FedAvg, PCFedAvg, Problem, run
+from pcfed import Agent, Checkpointing, FedAvg, PCFedAvg, Problem, run
 from pcfed.algorithms import Algorithm
 from pcfed.losses import LeastSquares
 from pcfed.sets import L1Ball
-from pcfed.simulation.run import Evaluation
+from pcfed.simulation import Evaluation
 
 METHODS = {
     "PCFedAvg, exact": PCFedAvg(step=0.02, penalty=2.0, exact=True),
@@ -82,8 +82,7 @@ def measure(algorithm: Algorithm, rounds: int) -> Watch:
             participation=0.5,
             batch=0.5,
             callbacks=[watch],
-            checkpoint=Path(folder) / "run.ckpt",
-            every=1000,
+            checkpoint=Checkpointing(Path(folder) / "run.ckpt", every=1000),
             journal=Path(folder) / "history.jsonl",
         )
     return watch

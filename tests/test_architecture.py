@@ -30,9 +30,9 @@ LAYERS = [
     "data",
     "config",
     "training",
-    "federation",
     "experiments",
     "report",
+    "federation",
     "cli",
     "__main__",
 ]

@@ -3,12 +3,19 @@
 from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold
 from pcfed.guarantees import Gap, certify
 from pcfed.problem import Agent, Problem
-from pcfed.simulation.result import Record, Result
-from pcfed.simulation.run import Evaluation, run
-from pcfed.storage.journal import read_journal
+from pcfed.simulation import (
+    Checkpointing,
+    Evaluation,
+    Record,
+    RefusalPolicy,
+    Result,
+    read_journal,
+    run,
+)
 
 __all__ = [
     "Agent",
+    "Checkpointing",
     "Evaluation",
     "FedAvg",
     "FedProx",
@@ -18,6 +25,7 @@ __all__ = [
     "Power",
     "Problem",
     "Record",
+    "RefusalPolicy",
     "Result",
     "Scaffold",
     "certify",

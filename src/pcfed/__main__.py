@@ -1,4 +1,4 @@
-"""The entry of the command line, which needs more packages than the core."""
+"""The entry point of the command line, which needs more packages than the core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, or say which extra is missing."""
+    """Run the command line, or print which extra to install."""
     try:
         from pcfed.cli import load
 

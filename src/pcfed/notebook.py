@@ -1,4 +1,7 @@
-"""Tables for notebooks: what ``_repr_html_`` returns, with everything escaped."""
+"""HTML tables for notebooks, which the ``_repr_html_`` of pcfed's objects return.
+
+All text is escaped: names may come from files that anybody wrote.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,38 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-MOST_ROWS = 20
-"""Rows that are shown; the rest is counted."""
-LONGEST = 60
+MAX_ROWS = 20
+"""Rows of a table at most; a last row says how many were left out."""
+MAX_CELL_LENGTH = 60
 """Characters of a cell at most."""
 
 
 def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table in HTML.
+    """Return an HTML table.
 
     Parameters
     ----------
     title : str
-        What stands above it.
+        The caption.
     columns : sequence of str
-        The names of the columns; those without a single value are left out.
+        The names of the columns; columns without any value are left out.
     rows : sequence of sequences
-        One value a column: texts, numbers, or None and NaN for nothing.
+        One value per column: text, a number, or None or NaN for an empty cell.
 
     Examples
     --------
     >>> html_table("1 < 2", ["agent", "loss"], [["north", 0.25]])
     '<table><caption ...>1 &lt; 2</caption><thead><tr><th>agent</th><th>loss</th></tr></thead>...'
     """
-    cells = [[_text(value) for value in row] for row in rows[:MOST_ROWS]]
+    cells = [[_cell_text(value) for value in row] for row in rows[:MAX_ROWS]]
     used = [i for i in range(len(columns)) if any(row[i] for row in cells)]
     head = "".join(f"<th>{escape(columns[i])}</th>" for i in used)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(row[i])}</td>" for i in used) + "</tr>" for row in cells
     )
-    more = len(rows) - len(cells)
-    if more > 0:
-        body += f'<tr><td colspan="{len(used)}">and {more} more</td></tr>'
+    num_hidden = len(rows) - len(cells)
+    if num_hidden > 0:
+        body += f'<tr><td colspan="{len(used)}">and {num_hidden} more</td></tr>'
     style = "text-align: left; caption-side: top; padding: 0.3em 0"
     return (
         f'<table><caption style="{style}">{escape(title)}</caption>'
@@ -45,9 +48,9 @@ def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     )
 
 
-def _text(value: object) -> str:
-    """Return what a cell shows."""
+def _cell_text(value: object) -> str:
+    """Return the text of a cell."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_CELL_LENGTH else text[: MAX_CELL_LENGTH - 1] + "…"

@@ -27,23 +27,23 @@ from pcfed.validation import floating, positive
 
 @dataclass(frozen=True, eq=False)
 class Agent:
-    r"""One participant: its data, its private constraint set and its pull towards the average.
+    r"""One participant: its data, its private constraint set and its coupling to the average.
 
     Parameters
     ----------
     loss : Loss
         The local loss $f_i$, evaluated at the population average.
     constraint : ConvexSet
-        The private set $X_i$ in which the agent's own model must lie. The intercept of a
-        loss stays free: the set speaks of the coefficients only, unless ``constrain_intercept``.
+        The private set $X_i$ that must contain the agent's own model. It applies to the
+        coefficients only, not to the intercept, unless ``constrain_intercept`` is true.
     coupling : float
-        $\sigma_i \ge 0$, the pull of the agent's model towards the average.
+        $\sigma_i \ge 0$, the weight of the squared distance of the agent's model to the average.
     test : Loss, optional
         The same kind of loss on held-out data; it is evaluated at the agent's own model.
     name : str
-        How messages call the agent; by default its position in the roster.
+        The agent's name in messages; by default its position in the roster.
     constrain_intercept : bool
-        Whether the set speaks of the whole parameter vector, intercept included.
+        Whether the set applies to the whole parameter vector, including the intercept.
 
     Examples
     --------
@@ -63,10 +63,10 @@ class Agent:
     constrain_intercept: bool = False
 
     def __post_init__(self) -> None:
-        _expect("Agent: loss", self.loss, Loss)
-        _expect("Agent: constraint", self.constraint, ConvexSet)
+        _check_type("Agent: loss", self.loss, Loss)
+        _check_type("Agent: constraint", self.constraint, ConvexSet)
         if self.test is not None:
-            _expect("Agent: test", self.test, Loss)
+            _check_type("Agent: test", self.test, Loss)
             if (self.test.n, self.test.shape) != (self.loss.n, self.loss.shape):
                 raise ValueError(
                     f"Agent: test must have the shape of loss, got {self.test.shape} and "
@@ -74,15 +74,19 @@ class Agent:
                 )
         coupling = positive("Agent: coupling", self.coupling, zero=True)
         object.__setattr__(self, "coupling", coupling)
-        self.feasible_set.project(np.zeros(self.loss.n))  # refuses a set of another length
+        # Raises if the set has another number of entries than the parameters.
+        self.feasible_set.project(np.zeros(self.loss.n))
 
     @cached_property
     def feasible_set(self) -> ConvexSet:
-        """The set of all parameters: ``constraint``, with the intercept free unless told not to."""
-        free = self.loss.free
-        if free is None or self.constrain_intercept:
+        """The set of feasible parameter vectors: ``constraint`` and any intercept.
+
+        It is ``constraint`` itself if there is no intercept or ``constrain_intercept`` is true.
+        """
+        intercept = self.loss.intercept_slice
+        if intercept is None or self.constrain_intercept:
             return self.constraint
-        return Blocks({(0, free.start): self.constraint})
+        return Blocks({(0, intercept.start): self.constraint})
 
 
 class Problem:
@@ -91,13 +95,13 @@ class Problem:
     Parameters
     ----------
     agents : iterable of Agent
-        The roster, in an order that stays: random streams belong to positions in it.
+        The roster. Its order matters: random streams are keyed by the position in it.
 
     Attributes
     ----------
     agents : tuple of Agent
     names : tuple of str
-        The agents' names; ``agent i`` for one without.
+        The agents' names; ``agent i`` for an agent without a name.
     m, n : int
         Number of agents, number of parameters.
     shape : tuple of int
@@ -119,7 +123,7 @@ class Problem:
         if not roster:
             raise ValueError("Problem: agents must not be empty, got none; add an Agent.")
         for i, agent in enumerate(roster):
-            _expect(f"Problem: agents[{i}]", agent, Agent)
+            _check_type(f"Problem: agents[{i}]", agent, Agent)
         first = roster[0].loss
         for i, agent in enumerate(roster):
             if (agent.loss.n, agent.loss.shape) != (first.n, first.shape):
@@ -157,12 +161,12 @@ class Problem:
         return max(agent.loss.smoothness() for agent in self.agents)
 
     def typical_smoothness(self, batches: Sequence[int] | None = None) -> float:
-        r"""Return the curvature that gradients usually meet: the largest over the agents.
+        r"""Return the curvature to expect in training: the largest over the agents.
 
         Parameters
         ----------
         batches : sequence of int, optional
-            Every agent's number of samples in a gradient; all by default.
+            Every agent's number of samples in a gradient; by default all of its samples.
         """
         sizes = [None] * self.m if batches is None else batches
         pairs = zip(self.agents, sizes, strict=True)
@@ -207,21 +211,21 @@ class Problem:
         return 1 / (L * max(6, 5 * (local_steps - 1)))
 
     def loss(self, x: Array) -> float:
-        r"""Return the average loss $\frac1m \sum_i f_i(x)$ of one model."""
+        r"""Return the average loss of one model, $\frac1m \sum_i f_i(x)$."""
         return sum(agent.loss.value(x) for agent in self.agents) / self.m
 
     def objective(self, models: Array) -> float:
-        r"""Return $f(x_1..x_m)$ of the models, one row an agent."""
+        r"""Return $f(x_1..x_m)$ of the models, one row per agent."""
         x = self.as_models("Problem.objective: models", models)
         mean = x.mean(axis=0)
-        pull = sum(
+        coupling = sum(
             agent.coupling / 2 * float(np.sum((x_i - mean) ** 2))
             for agent, x_i in zip(self.agents, x, strict=True)
         )
-        return self.loss(mean) + pull / self.m
+        return self.loss(mean) + coupling / self.m
 
     def gradient(self, models: Array) -> Float64Array:
-        r"""Return the gradient of $f$ at the models, one row an agent.
+        r"""Return the gradient of $f$ at the models, one row per agent.
 
         $$ \nabla_j f = \frac1m \Big( \frac1m \sum_i \big( \nabla f_i(\bar x)
            - \sigma_i (x_i - \bar x) \big) + \sigma_j (x_j - \bar x) \Big) $$
@@ -241,9 +245,9 @@ class Problem:
             [agent.feasible_set.distance(x_i) for agent, x_i in zip(self.agents, x, strict=True)]
         )
 
-    def double(self) -> Problem:
-        """Return the same problem with all losses in float64 arithmetic."""
-        return Problem(replace(agent, loss=agent.loss.double()) for agent in self.agents)
+    def to_float64(self) -> Problem:
+        """Return the same problem with all losses in float64 arithmetic; test losses stay."""
+        return Problem(replace(agent, loss=agent.loss.to_float64()) for agent in self.agents)
 
     def as_models(self, where: str, models: Array) -> Float64Array:
         """Return ``models`` as an (m, n) float64 array; one vector is repeated for every agent."""
@@ -251,16 +255,16 @@ class Problem:
         if x.shape not in ((self.n,), (self.m, self.n)):
             raise ValueError(
                 f"{where} must have shape ({self.n},) or ({self.m}, {self.n}), got {x.shape}; "
-                "give one vector, or one row an agent."
+                "give one vector, or one row per agent."
             )
         return np.broadcast_to(x, (self.m, self.n))
 
 
-def _expect(where: str, value: object, kind: type) -> None:
-    """Raise if ``value`` is not of the ``kind`` that the field needs."""
-    if not isinstance(value, kind):
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+def _check_type(where: str, value: object, expected: type) -> None:
+    """Raise if ``value`` is not of the ``expected`` type."""
+    if not isinstance(value, expected):
+        article = "an" if expected.__name__[0] in "AEIOU" else "a"
         raise ValueError(
-            f"{where} must be {article} {kind.__name__}, got {type(value).__name__}; "
-            f"see pcfed.{kind.__module__.split('.')[1]} for those there are."
+            f"{where} must be {article} {expected.__name__}, got {type(value).__name__}; "
+            f"see pcfed.{expected.__module__.split('.')[1]}."
         )

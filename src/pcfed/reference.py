@@ -69,7 +69,7 @@ def reference(
         round_info = algorithm.round_info(r, m=problem.m, max_local_steps=max_local_steps)
         held = np.repeat(blocks[None], problem.m, axis=0)  # line 3; an absent agent stays here
         for i in present:
-            work = plan.work([i], r, steps[i])
+            work = plan.context([i], r, steps[i])
             multiplier = fix.multiplier_of(i, work, blocks[i], round_info.penalty) if fix else 0.0
             control = fix.mean - fix.variates[i] if fix else 0.0
             for _ in range(work.steps):

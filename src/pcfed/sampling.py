@@ -1,8 +1,8 @@
 """Random streams and batches.
 
 Every draw belongs to (seed, purpose, position of the agent in the roster, round): a counter-based
-generator starts at that counter, so adding an agent or skipping a round changes nobody else's
-numbers, and every engine that runs an agent draws the same batches.
+generator starts at that counter. Adding an agent or skipping a round therefore changes no other
+agent's numbers, and every engine that runs an agent draws the same batches.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from pcfed.validation import count
 
 Sampling = Literal["without_replacement", "with_replacement", "blocks"]
 Rows = slice | NDArray[np.intp] | None
-"""Which samples a gradient sees: a slice, an index array, or all of them."""
+"""The samples of a batch: a slice, an array of row numbers, or None for all of them."""
+
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+"""The increment of SplitMix64: 2⁶⁴ divided by the golden ratio, rounded to an odd number."""
+
+MAX_SORTED_SAMPLES = 256
+"""Up to this many samples, sorting random numbers is faster than `Generator.choice`."""
 
 
 class Purpose(IntEnum):
-    """What a random stream is for; streams of different purposes never meet."""
+    """What a random stream is used for; streams of different purposes never overlap."""
 
     BATCHES = 0
     PARTICIPATION = 1
@@ -36,58 +42,58 @@ class Purpose(IntEnum):
 
 @lru_cache(maxsize=64)
 def _key(seed: int) -> NDArray[np.uint64]:
+    """Return the 128-bit key of the generators of a run."""
     return np.random.SeedSequence(seed).generate_state(2, np.uint64).astype(np.uint64)
 
 
-def stream(seed: int, purpose: Purpose, agent: int = 0, index: int = 0) -> np.random.Generator:
-    """Return the random stream of one agent in one round.
+def random_stream(
+    seed: int, purpose: Purpose, agent: int = 0, round_index: int = 0
+) -> np.random.Generator:
+    """Return the random generator of one agent in one round.
 
     Parameters
     ----------
     seed : int
         The seed of the run, at least 0.
     purpose : Purpose
-        What the numbers are for.
-    agent, index : int
+        What the numbers are used for.
+    agent, round_index : int
         Position in the roster and index of the round, both from 0.
     """
-    counter = np.array([0, purpose, agent, index], dtype=np.uint64)
+    counter = np.array([0, purpose, agent, round_index], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=_key(seed), counter=counter))
 
 
 def random_bits(
-    seed: int, agents: Sequence[int], index: int, places: NDArray[np.integer[Any]]
+    seed: int, agents: Sequence[int], round_index: int, positions: NDArray[np.integer[Any]]
 ) -> NDArray[np.uint64]:
-    """Return 64 random bits for every agent in one round and for each of its places.
+    """Return 64 random bits for every agent in one round and each position in its sequence.
 
-    The numbers of a whole team in a few calls, where a stream each would take longer than the
-    gradients. They are a hash of (seed, agent, round, place).
+    They are a hash of (seed, agent, round, position). One call serves a whole group of agents,
+    because creating a `random_stream` for each can take longer than the gradients.
 
     Parameters
     ----------
-    seed, index : int
+    seed, round_index : int
         Seed of the run and index of the round.
     agents : sequence of int
         Positions in the roster.
-    places : array of shape (agents, ...)
-        Which numbers of the agent's sequence.
+    positions : array of shape (agents, ...)
+        Which numbers of the agent's sequence to return.
 
     References
     ----------
     Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014): SplitMix64.
     """
     first, second = _key(seed)
-    with np.errstate(over="ignore"):
-        start = _mixed(_mixed(first + GOLDEN * np.asarray(agents, np.uint64)) ^ second)
-        start = _mixed(start + GOLDEN * np.uint64(index))
-        shape = (-1,) + (1,) * (places.ndim - 1)
-        return _mixed(start.reshape(shape) + GOLDEN * (places.astype(np.uint64) + np.uint64(1)))
+    with np.errstate(over="ignore"):  # arithmetic modulo 2⁶⁴ is intended
+        start = _mix(_mix(first + GOLDEN_GAMMA * np.asarray(agents, np.uint64)) ^ second)
+        start = _mix(start + GOLDEN_GAMMA * np.uint64(round_index))
+        start = start.reshape((-1,) + (1,) * (positions.ndim - 1))
+        return _mix(start + GOLDEN_GAMMA * (positions.astype(np.uint64) + np.uint64(1)))
 
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the finalizer of SplitMix64 of every number."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -95,26 +101,32 @@ def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 @dataclass(frozen=True)
-class Batches:
-    """The batches of one agent: which of its ``samples`` a stochastic gradient sees.
+class BatchSampler:
+    """Draws the batches of one agent: the samples that a stochastic gradient uses.
 
-    The mean over a batch is an unbiased estimate of the mean over all samples, whichever way the
-    batch is drawn: ``"without_replacement"`` and ``"with_replacement"`` draw rows uniformly;
+    The mean over a batch is an unbiased estimate of the mean over all samples with every
+    ``sampling``: ``"without_replacement"`` and ``"with_replacement"`` draw rows uniformly;
     ``"blocks"`` cuts the data into consecutive blocks and draws one with a probability
-    proportional to its size, so that a last, smaller block does no harm. Every step draws afresh.
+    proportional to its size, so that a smaller last block causes no bias. Batches of different
+    steps are independent.
 
     Parameters
     ----------
-    samples : int
+    num_samples : int
         Number of samples that the agent has.
-    size : int
-        Number of samples in a batch, at most ``samples``.
+    batch_size : int
+        Number of samples in a batch, at most ``num_samples``.
     sampling : {"without_replacement", "with_replacement", "blocks"}
         How a batch is drawn.
+
+    Examples
+    --------
+    >>> BatchSampler(10, 4, "blocks").draw(seed=0, agent=0, round_index=0, steps=3)
+    [slice(8, 10, None), slice(4, 8, None), slice(4, 8, None)]
     """
 
-    samples: int
-    size: int
+    num_samples: int
+    batch_size: int
     sampling: Sampling = "without_replacement"
 
     def __post_init__(self) -> None:
@@ -125,113 +137,139 @@ class Batches:
             )
 
     @property
-    def full(self) -> bool:
-        """Whether every batch is all of the data."""
-        return self.size == self.samples and self.sampling != "with_replacement"
-
-    @property
-    def even(self) -> bool:
-        """Whether all batches have the same size: a last block may be smaller."""
-        return self.sampling != "blocks" or self.samples % self.size == 0
-
-    @property
-    def many(self) -> bool:
-        """Whether there are too many samples to sort random numbers for all of them."""
-        return self.samples > FEW
+    def is_full_batch(self) -> bool:
+        """Whether every batch consists of all samples."""
+        return self.batch_size == self.num_samples and self.sampling != "with_replacement"
 
     @cached_property
-    def kind(self) -> Hashable:
-        """What agents must share whose batches are drawn together; None if they can't be."""
-        return (self.size, self.full, self.many) if self.even else None
+    def group_key(self) -> Hashable:
+        """A key that is equal for agents whose batches `draw_group` can draw in one call.
 
-    def draw(self, seed: int, agent: int, index: int, steps: int) -> Sequence[Rows]:
-        """Return the rows of an agent's batches in a round, in the form quickest to read.
+        None if the batches differ in size, as those of ``"blocks"`` do with a smaller last block.
+        """
+        if self.sampling == "blocks" and self.num_samples % self.batch_size != 0:
+            return None
+        return self.batch_size, self.is_full_batch, self._sorts
+
+    @property
+    def _sorts(self) -> bool:
+        """Whether rows without replacement are drawn by sorting random numbers."""
+        return self.num_samples <= MAX_SORTED_SAMPLES
+
+    def draw(self, seed: int, agent: int, round_index: int, steps: int) -> Sequence[Rows]:
+        """Return the rows of an agent's batches in a round, in the form that is fastest to read.
 
         Parameters
         ----------
-        seed, agent, index : int
+        seed, agent, round_index : int
             Seed of the run, position of the agent in the roster, index of the round.
         steps : int
-            Number of batches; however many are drawn, the first ones are the same.
+            Number of batches; the first ones do not depend on it.
         """
-        if self.full:
+        if self.is_full_batch:
             return [None] * steps
         if self.sampling == "blocks":
-            (first,) = self._blocks(seed, [agent], index, steps, np.array([self.samples])).tolist()
-            return [slice(i, min(i + self.size, self.samples)) for i in first]
-        return list(self.numbers(seed, [agent], index, steps)[0])
+            num_samples = np.array([self.num_samples])
+            (starts,) = self._draw_blocks(seed, [agent], round_index, steps, num_samples).tolist()
+            return [slice(i, min(i + self.batch_size, self.num_samples)) for i in starts]
+        return list(self.draw_group(seed, [agent], round_index, steps)[0])
 
-    def numbers(
+    def draw_group(
         self,
         seed: int,
         agents: Sequence[int],
-        index: int,
+        round_index: int,
         steps: int,
-        samples: Sequence[int] | None = None,
+        num_samples: Sequence[int] | None = None,
     ) -> NDArray[np.intp]:
-        """Return what ``draw`` does for several agents, as row numbers, (agents, steps, size).
+        """Return the row numbers that ``draw`` returns for several agents.
 
-        Batches must be ``even``, and ``full`` and ``many`` the same for all.
+        All agents must have the ``group_key`` of this one, which must not be None.
 
         Parameters
         ----------
-        seed, index, steps : int
+        seed, round_index, steps : int
             As in ``draw``.
         agents : sequence of int
             Positions in the roster.
-        samples : sequence of int, optional
-            Every agent's number of samples, where it is not that of this one.
+        num_samples : sequence of int, optional
+            Every agent's number of samples; by default the number of this one for all.
+
+        Returns
+        -------
+        array of int, shape (agents, steps, batch_size)
         """
-        N = np.array([self.samples] * len(agents) if samples is None else samples)
-        most, size = int(N.max()), self.size
-        if self.full:
+        size = self.batch_size
+        N = np.array([self.num_samples] * len(agents) if num_samples is None else num_samples)
+        if self.is_full_batch:
             return np.broadcast_to(np.arange(size), (len(agents), steps, size))
         if self.sampling == "blocks":
-            return self._blocks(seed, agents, index, steps, N)[..., None] + np.arange(size)
+            starts = self._draw_blocks(seed, agents, round_index, steps, N)
+            return starts[..., None] + np.arange(size)
         if self.sampling == "with_replacement":
-            places = np.broadcast_to(np.arange(steps * size), (len(agents), steps * size))
-            drawn = random_bits(seed, agents, index, places) % N[:, None].astype(np.uint64)
-            return drawn.astype(np.intp).reshape(len(agents), steps, size)
-        if self.many:
-            rngs = (stream(seed, Purpose.BATCHES, agent, index) for agent in agents)
-            pairs = list(zip(rngs, N.tolist(), strict=True))
-            draws = [[_choice(rng, each, size) for _ in range(steps)] for rng, each in pairs]
-            return np.array(draws)
-        # The rows with the smallest of N random numbers.
-        ordinal, step = np.arange(most), np.arange(steps)[:, None]
-        places = N[:, None, None] * step + ordinal
-        keys = random_bits(seed, agents, index, places)
-        keys[np.broadcast_to(ordinal >= N[:, None, None], keys.shape)] = np.iinfo(np.uint64).max
-        return np.argsort(keys, axis=2)[..., :size]
+            drawn = _draw_uniformly(seed, agents, round_index, steps * size, N)
+            return drawn.reshape(len(agents), steps, size)
+        if self._sorts:
+            return self._draw_by_sorting(seed, agents, round_index, steps, N)
+        return self._draw_by_generator(seed, agents, round_index, steps, N)
 
-    def _blocks(
-        self, seed: int, agents: Sequence[int], index: int, steps: int, N: NDArray[np.intp]
+    def _draw_blocks(
+        self, seed: int, agents: Sequence[int], round_index: int, steps: int, N: NDArray[np.intp]
     ) -> NDArray[np.intp]:
-        """Draw the first rows of blocks, each with a probability proportional to its size."""
-        places = np.broadcast_to(np.arange(steps), (len(agents), steps))
-        drawn = random_bits(seed, agents, index, places) % N[:, None].astype(np.uint64)
-        return drawn.astype(np.intp) // self.size * self.size
+        """Return the first rows of blocks, each with a probability proportional to its size."""
+        # The block of a uniformly drawn row has exactly this probability.
+        drawn = _draw_uniformly(seed, agents, round_index, steps, N)
+        return drawn // self.batch_size * self.batch_size
+
+    def _draw_by_sorting(
+        self, seed: int, agents: Sequence[int], round_index: int, steps: int, N: NDArray[np.intp]
+    ) -> NDArray[np.intp]:
+        """Return the rows that have the smallest of N random numbers, without repeats."""
+        N = N[:, None, None]
+        row, step = np.arange(int(N.max())), np.arange(steps)[:, None]
+        keys = random_bits(seed, agents, round_index, N * step + row)
+        # Rows that an agent with fewer samples does not have are sorted last.
+        keys[np.broadcast_to(row >= N, keys.shape)] = np.iinfo(np.uint64).max
+        return np.argsort(keys, axis=2)[..., : self.batch_size]
+
+    def _draw_by_generator(
+        self, seed: int, agents: Sequence[int], round_index: int, steps: int, N: NDArray[np.intp]
+    ) -> NDArray[np.intp]:
+        """Return rows without repeats from one random stream for each agent."""
+        batches = []
+        for agent, samples in zip(agents, N.tolist(), strict=True):
+            rng = random_stream(seed, Purpose.BATCHES, agent, round_index)
+            for _ in range(steps):
+                batches.append(rng.choice(samples, self.batch_size, replace=False, shuffle=False))
+        return np.array(batches).reshape(len(agents), steps, self.batch_size)
 
 
-def _choice(rng: np.random.Generator, samples: int, size: int) -> NDArray[np.intp]:
-    return rng.choice(samples, size, replace=False, shuffle=False)
+def _draw_uniformly(
+    seed: int, agents: Sequence[int], round_index: int, draws: int, N: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Return uniformly drawn rows, with repeats, of shape (agents, draws)."""
+    positions = np.broadcast_to(np.arange(draws), (len(agents), draws))
+    # The remainder has a bias of N / 2⁶⁴, which no run can notice.
+    drawn = random_bits(seed, agents, round_index, positions) % N[:, None].astype(np.uint64)
+    return drawn.astype(np.intp)
 
 
-FEW = 256
-"""Up to so many samples it is quicker to sort random numbers than to draw without repeats."""
-
-
-def batch_size(batch: float | int, samples: int, *, agent: str) -> int:
-    """Return the batch size that ``batch`` means for an agent with ``samples`` samples.
+def resolve_batch_size(batch: float | int, num_samples: int, *, agent: str) -> int:
+    """Return the number of samples that ``batch`` means for an agent.
 
     Parameters
     ----------
     batch : float or int
         A fraction of the data as a float in (0, 1], or a number of samples as an int.
-    samples : int
+    num_samples : int
         Number of samples that the agent has.
     agent : str
         The agent's name, for the message.
+
+    Examples
+    --------
+    >>> resolve_batch_size(0.1, 50, agent="north"), resolve_batch_size(32, 50, agent="north")
+    (5, 32)
     """
     if isinstance(batch, (float, np.floating)):
         if not 0 < batch <= 1:
@@ -239,11 +277,11 @@ def batch_size(batch: float | int, samples: int, *, agent: str) -> int:
                 f"run: batch must be a fraction in (0, 1] or a size ≥ 1, got {batch!r}; "
                 "give 0.1 for a tenth of the data or 32 for 32 samples."
             )
-        return max(1, round(float(batch) * samples))
+        return max(1, round(float(batch) * num_samples))
     size = count("run: batch", batch)
-    if size > samples:
+    if size > num_samples:
         raise ValueError(
             f"run: batch must be at most the data of every agent, got {size} but {agent} has "
-            f"{samples} samples; give a smaller size or a fraction such as 0.1."
+            f"{num_samples} samples; give a smaller size or a fraction such as 0.1."
         )
     return size

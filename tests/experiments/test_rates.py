@@ -94,7 +94,7 @@ def test_figure_data_and_report_are_written(measured, tmp_path):
     write_report([], tmp_path / "report.html", rates=rates)
     page = (tmp_path / "report.html").read_text()
     assert "6 of 6 runs are within all three bounds" in page
-    assert "The theorem, measured" in page
+    assert "The theorem: measured rates" in page
 
 
 def test_certify_and_bounds_on_the_command_line(tmp_path):

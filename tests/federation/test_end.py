@@ -49,7 +49,7 @@ def test_every_agent_has_a_report_of_its_own(tmp_path):
     assert "L1Ball(radius=1.0)" in page
     assert agent.constraint.distance(own[0]) > 0.001
     assert f"<dd>{agent.constraint.distance(own[0]):.3g}<" in page
-    assert "Use of its budget<dd>100 %" in page
+    assert "<dt>budget used</dt><dd>100 %</dd>" in page
     for model in (feasible, average):
         assert f"{agent.loss.value(model):.6g}" in page
         assert f"{100 * agent.loss.accuracy(model):.2f} %" in page
@@ -65,8 +65,8 @@ def test_names_in_a_report_are_escaped(tmp_path):
         server.finish()
     page = (tmp_path / "north" / "report.html").read_text()
     assert "<b>" not in page
-    assert "&lt;b&gt;north: its own model" in page
-    assert "average of all" not in page  # no average is known
+    assert "<h1>Model of &lt;b&gt;north</h1>" in page
+    assert "average of all" not in page  # the server does not know it
     assert "There is none." in page
 
 

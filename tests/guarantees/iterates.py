@@ -37,7 +37,7 @@ def iterates(
     C, w = start.mean(axis=0), start - start.mean(axis=0)
     sigma = [agent.coupling for agent in problem.agents]
     for r in range(rounds):
-        works = [plan.work([i], r, local_steps) for i in range(m)]
+        works = [plan.context([i], r, local_steps) for i in range(m)]
         v, u = np.zeros((m, n)), np.zeros((m, n))
         for _ in range(local_steps):
             yield C + w + v.mean(axis=0) + u / m

@@ -10,7 +10,7 @@ import pytest
 from pcfed import Agent, PCFedAvg, Problem, run
 from pcfed.guarantees import bounds, constants, noise_bound, noise_estimate, optimum, rounds_for
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
-from pcfed.sampling import Batches
+from pcfed.sampling import BatchSampler
 from pcfed.sets import Box, Halfspace, L1Ball, L2Ball, LinfBall, NonNegative, Simplex, WholeSpace
 from tests.federations import classifiers, regressions
 from tests.guarantees.iterates import iterates, means
@@ -286,4 +286,4 @@ def test_full_batches_have_no_noise_and_least_squares_no_bound():
     assert 0 < estimated.nu2 < np.inf
     assert estimated.nu2_estimated
     assert "an estimate" in str(estimated)
-    assert Batches(10, 10).full
+    assert BatchSampler(10, 10).is_full_batch

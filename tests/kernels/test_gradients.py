@@ -10,21 +10,21 @@ from scipy import sparse
 
 from pcfed import kernels
 from pcfed.kernels.arguments import BLOCK_FEATURES
-from pcfed.losses import SoftmaxRegression, compiled
+from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, compiled
 from pcfed.losses.linear import LinearModel
 from tests.losses.cases import make
 
 
 def by_numpy(loss: LinearModel, x: np.ndarray, rows: object) -> np.ndarray:
-    index, count = loss._batch(rows)
+    index, count = loss._check_batch(rows)
     expected = np.empty(loss.n, loss.dtype)
-    loss._sum_slopes(index, count, x, expected)
+    loss._numpy_gradient(index, count, x, expected)
     return expected
 
 
 @settings(deadline=None, max_examples=150)
 @given(
-    kind=st.sampled_from(["softmax", "logistic", "squares"]),
+    model=st.sampled_from([SoftmaxRegression, LogisticRegression, LeastSquares]),
     form=st.sampled_from([np.uint8, np.float32, np.float64]),
     dtype=st.sampled_from(["float32", "float64"]),
     columns=st.sampled_from([1, 3, 8, 17, 1000, 2053]),
@@ -34,12 +34,12 @@ def by_numpy(loss: LinearModel, x: np.ndarray, rows: object) -> np.ndarray:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_compiled_gradients_are_those_of_numpy(
-    kind, form, dtype, columns, batch, intercept, l2, seed
+    model, form, dtype, columns, batch, intercept, l2, seed
 ):
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 256, (40, columns)).astype(form)
     options = {"intercept": intercept, "l2": l2, "scale": 1 / 255, "dtype": dtype}
-    loss = make(kind, X, rng.integers(2, size=40), **options)
+    loss = make(model, X, rng.integers(2, size=40), **options)
     x = rng.normal(size=loss.n).astype(dtype) / columns
     rows = rng.integers(-40, 40, batch)
     assert compiled.is_supported(loss, batch)

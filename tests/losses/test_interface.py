@@ -1,4 +1,4 @@
-"""Attributes, predictions, immutability and errors."""
+"""Attributes, predictions, immutability and errors of linear models."""
 
 from __future__ import annotations
 
@@ -10,28 +10,24 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-import pcfed.losses
-from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegression
+from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
+from pcfed.losses.linear import LinearModel
 
-from .cases import CASES, PIXELS, TARGETS, Case, D, K, N, make
+from .cases import CASES, LABELS, LINEAR_MODELS, PIXELS, TARGETS, Case, D, K, N, make
 
 each = pytest.mark.parametrize("case", CASES, ids=str)
-kinds = pytest.mark.parametrize("kind", TARGETS)
-
-
-def test_exports() -> None:
-    names = ["LeastSquares", "LogisticRegression", "Loss", "SoftmaxRegression"]
-    assert sorted(pcfed.losses.__all__) == names
+models = pytest.mark.parametrize("model", LINEAR_MODELS)
 
 
 @each
 def test_attributes(case: Case) -> None:
     loss = case.build()
-    outputs = K if case.kind == "softmax" else 1
-    assert isinstance(loss, Loss)
-    assert loss.shape == ((K, D) if case.kind == "softmax" else (D,))
+    outputs = case.outputs
+    assert loss.shape == ((outputs, D) if outputs > 1 else (D,))
     assert loss.n == outputs * (D + case.intercept)
-    assert loss.free == (slice(outputs * D, outputs * (D + 1)) if case.intercept else None)
+    assert loss.intercept_slice == (
+        slice(outputs * D, outputs * (D + 1)) if case.intercept else None
+    )
     assert (loss.size, loss.dtype, loss.convex) == (N, case.dtype, True)
     coefficients, intercept = loss.unpack(np.arange(loss.n))
     assert_array_equal(coefficients.ravel(), np.arange(outputs * D))
@@ -72,9 +68,9 @@ def test_dtype_and_scale_by_default(given: str, dtype: str, scale: float, form: 
     assert other.predict([1, 1, 1], np.eye(3)) == pytest.approx([3] * 3)
 
 
-def test_pixels_and_ready_made_features_predict_alike() -> None:
+def test_pixels_and_scaled_features_have_the_same_predictions() -> None:
     X = PIXELS.astype(np.float32) / np.float32(255)
-    y = TARGETS["softmax"]
+    y = TARGETS[SoftmaxRegression]
     x = np.random.default_rng(0).standard_normal(K * D)
     for loss in (SoftmaxRegression(X, y, classes=K), SoftmaxRegression(PIXELS, y, classes=K)):
         assert_array_equal(loss.predict(x, X), loss.predict(x, PIXELS))
@@ -93,7 +89,7 @@ def test_softmax_predicts_classes() -> None:
 
 
 @pytest.mark.parametrize("lower", [0, -1])
-def test_logistic_predicts_in_its_own_labels(lower: int) -> None:
+def test_logistic_predicts_the_given_labels(lower: int) -> None:
     loss = LogisticRegression([[1.0], [-2.0], [3.0]], [1, lower, lower])
     assert_array_equal(loss.predict([1.0], [[1.0], [-1.0], [0.0]]), [1, lower, lower])
     assert loss.accuracy([1.0]) == pytest.approx(2 / 3)
@@ -102,7 +98,7 @@ def test_logistic_predicts_in_its_own_labels(lower: int) -> None:
 
 
 def test_label_codings_are_the_same_loss() -> None:
-    y = TARGETS["logistic"]
+    y = LABELS
     x = np.linspace(-1, 1, D)
     values = {LogisticRegression(PIXELS, form).value(x) for form in (y, 2 * y - 1, y == 1, y * 1.0)}
     assert len(values) == 1
@@ -116,10 +112,10 @@ def test_accuracy_of_a_regression_is_r_squared() -> None:
     assert loss.accuracy([1.0], [[2.0], [2.0]], [3.0, 3.0]) == 0
 
 
-@kinds
-def test_a_loss_cannot_be_changed(kind: str) -> None:
-    y = TARGETS[kind].copy()
-    loss = make(kind, PIXELS, y)
+@models
+def test_a_loss_cannot_be_changed(model: type[LinearModel]) -> None:
+    y = TARGETS.get(model, LABELS).copy()
+    loss = make(model, PIXELS, y)
     with pytest.raises(AttributeError, match=r"l2 cannot be changed; make a new loss"):
         loss.l2 = 1.0
     before = loss.value(np.ones(loss.n))
@@ -131,7 +127,7 @@ def test_a_loss_cannot_be_changed(kind: str) -> None:
     assert PIXELS.flags.writeable
 
 
-def test_a_sparse_loss_leaves_the_callers_matrix_alone() -> None:
+def test_a_sparse_matrix_of_the_caller_stays_writeable() -> None:
     X = sparse.random_array((20, 9), density=0.3, format="csr", rng=np.random.default_rng(0))
     loss = LeastSquares(X, np.zeros(20))
     loss.gradient(np.ones(9), np.array([3, 1]))
@@ -141,7 +137,7 @@ def test_a_sparse_loss_leaves_the_callers_matrix_alone() -> None:
 
 
 @each
-def test_a_loss_survives_pickle(case: Case) -> None:
+def test_pickle(case: Case) -> None:
     loss, x = case.build(), case.point()
     other = pickle.loads(pickle.dumps(loss))
     assert other.value(x) == loss.value(x)
@@ -191,47 +187,53 @@ BAD_Y: list[tuple[Any, str]] = [
 ]
 
 
-def refused(kind: str, message: str, X: Any = X4, y: Any = Y4, **options: Any) -> None:
-    """Check that the constructor gives one sentence: where, rule, value and remedy."""
+def check_error(
+    model: type[LinearModel], message: str, X: Any = X4, y: Any = Y4, **options: Any
+) -> None:
+    """Check that the constructor raises one sentence: where, rule, value and remedy."""
     with pytest.raises(ValueError, match=message) as error:
-        make(kind, X, y, **options)
-    assert str(error.value).startswith(type(make(kind, X4, Y4)).__name__ + ": ")
+        make(model, X, y, **options)
+    assert str(error.value).startswith(model.__name__ + ": ")
     assert str(error.value).endswith(".")
     assert str(error.value).count("; ") >= 1
     assert "\n" not in str(error.value)
 
 
-@kinds
+@models
 @pytest.mark.parametrize(("X", "message"), BAD_X)
-def test_bad_features(kind: str, X: Any, message: str) -> None:
-    refused(kind, message, X=X)
+def test_bad_features(model: type[LinearModel], X: Any, message: str) -> None:
+    check_error(model, message, X=X)
 
 
-@kinds
+@models
 @pytest.mark.parametrize(("y", "message"), BAD_Y)
-def test_bad_targets(kind: str, y: Any, message: str) -> None:
-    refused(kind, message, y=y)
+def test_bad_targets(model: type[LinearModel], y: Any, message: str) -> None:
+    check_error(model, message, y=y)
 
 
-@kinds
+@models
 @pytest.mark.parametrize(("options", "message"), BAD_OPTIONS)
-def test_bad_options(kind: str, options: dict[str, Any], message: str) -> None:
-    refused(kind, message, **options)
+def test_bad_options(model: type[LinearModel], options: dict[str, Any], message: str) -> None:
+    check_error(model, message, **options)
 
 
 @pytest.mark.parametrize(
-    ("kind", "y", "message"),
+    ("model", "y", "message"),
     [
-        ("softmax", [0, 1, 3, 4], r"whole numbers in 0\.\.3, got 4 at row 3; renumber"),
-        ("softmax", [0, -1, 3, 3], r"whole numbers in 0\.\.3, got -1 at row 1; renumber"),
-        ("softmax", [0, 0.5, 3, 3], r"whole numbers in 0\.\.3, got 0.5 at row 1; renumber"),
-        ("logistic", [0, 1, 2, 1], r"y must be 0 or 1, got 2.* at row 2; code the two classes"),
-        ("logistic", [0, 1, -1, 1], r"y must be -1 or 1, got 0.* at row 0; code the two"),
-        ("logistic", [0, 0.5, 1, 1], r"y must be 0 or 1, got 0.5 at row 1; code the two"),
+        (SoftmaxRegression, [0, 1, 3, 4], r"whole numbers in 0\.\.3, got 4 at row 3; renumber"),
+        (SoftmaxRegression, [0, -1, 3, 3], r"whole numbers in 0\.\.3, got -1 at row 1; renumber"),
+        (SoftmaxRegression, [0, 0.5, 3, 3], r"whole numbers in 0\.\.3, got 0.5 at row 1; renumber"),
+        (
+            LogisticRegression,
+            [0, 1, 2, 1],
+            r"y must be 0 or 1, got 2.* at row 2; code the two",
+        ),
+        (LogisticRegression, [0, 1, -1, 1], r"y must be -1 or 1, got 0.* at row 0; code the two"),
+        (LogisticRegression, [0, 0.5, 1, 1], r"y must be 0 or 1, got 0.5 at row 1; code the two"),
     ],
 )
-def test_labels_out_of_range(kind: str, y: Any, message: str) -> None:
-    refused(kind, message, y=y)
+def test_labels_out_of_range(model: type[LinearModel], y: Any, message: str) -> None:
+    check_error(model, message, y=y)
 
 
 @pytest.mark.parametrize("classes", [1, 0, -3, 2.0, True, "10", None, NAN])
@@ -241,8 +243,10 @@ def test_bad_classes(classes: Any) -> None:
 
 
 def test_floats_that_do_not_fit_the_dtype() -> None:
-    refused("squares", r"X must be finite in float32, got inf at row 0", X=X4 * 1e60, dtype="f4")
-    refused("squares", r"y must be finite in float32, got 1e\+60 at", y=[1e60] * 4, dtype="f4")
+    message = r"X must be finite in float32, got inf at row 0"
+    check_error(LeastSquares, message, X=X4 * 1e60, dtype="f4")
+    message = r"y must be finite in float32, got 1e\+60 at"
+    check_error(LeastSquares, message, y=[1e60] * 4, dtype="f4")
 
 
 CALLS: list[tuple[Any, str]] = [
@@ -267,17 +271,23 @@ CALLS: list[tuple[Any, str]] = [
     (lambda f: f.accuracy(np.zeros(4), X4), r"accuracy needs X and y together, got no y; give"),
     (lambda f: f.accuracy(np.zeros(4), None, Y4), r"accuracy needs X and y together, got no X"),
     (lambda f: f.accuracy(np.zeros(4), X4, [0, 1]), r"y must have one entry per row of X"),
-    (lambda f: f.permuted([0, 1, 2]), r"order must hold every row 0\.\.3 once, got an array"),
-    (lambda f: f.permuted([0, 1, 2, 2]), r"order must hold every row 0\.\.3 once"),
-    (lambda f: f.permuted([0.0, 1, 2, 3]), r"order must hold every row 0\.\.3 once.*permutation"),
-    (lambda f: f.permuted([[0, 1], [2, 3]]), r"order must hold every row 0\.\.3 once"),
+    (
+        lambda f: f.permute_samples([0, 1, 2]),
+        r"order must hold every row 0\.\.3 once, got an array",
+    ),
+    (lambda f: f.permute_samples([0, 1, 2, 2]), r"order must hold every row 0\.\.3 once"),
+    (
+        lambda f: f.permute_samples([0.0, 1, 2, 3]),
+        r"order must hold every row 0\.\.3 once.*permutation",
+    ),
+    (lambda f: f.permute_samples([[0, 1], [2, 3]]), r"order must hold every row 0\.\.3 once"),
 ]
 
 
 @pytest.mark.parametrize(("call", "message"), CALLS)
-@pytest.mark.parametrize("kind", ["logistic", "squares"])
-def test_bad_calls(kind: str, call: Any, message: str) -> None:
-    loss = make(kind, X4, Y4)
+@pytest.mark.parametrize("model", [LogisticRegression, LeastSquares])
+def test_bad_calls(model: type[LinearModel], call: Any, message: str) -> None:
+    loss = make(model, X4, Y4)
     with pytest.raises(ValueError, match=message) as error:
         call(loss)
     assert str(error.value).startswith(type(loss).__name__ + ": ")

@@ -1,9 +1,8 @@
-"""The loss of a PyTorch module: gradients, the same numbers as NumPy's, purity."""
+"""TorchLoss: gradients, the same numbers as NumPy's, no side effects."""
 
 from __future__ import annotations
 
 import math
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -41,7 +40,7 @@ def test_attributes() -> None:
     assert isinstance(loss, Loss)
     assert loss.n == 4 * 9 + 4 + 4 + 4 + 144 * K + K
     assert (loss.shape, loss.size, loss.dtype) == ((loss.n,), N, "float32")
-    assert (loss.convex, loss.free, loss.smoothness()) == (False, None, math.inf)
+    assert (loss.convex, loss.intercept_slice, loss.smoothness()) == (False, None, math.inf)
     assert loss.gradient_spread() == math.inf
     assert repr(loss) == f"TorchLoss(60 samples, Sequential of {loss.n} parameters, float32)"
     assert pair()[0].convex
@@ -63,36 +62,38 @@ def test_finite_differences(block: int) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float64", 1e-12), ("float32", 1e-6)])
-def test_the_numbers_of_softmax_regression(dtype: str, error: float) -> None:
-    theirs, ours = pair(dtype=dtype)
-    x = RNG.standard_normal(ours.n)
-    assert_allclose(theirs.value(x), ours.value(x), rtol=error)
-    assert theirs.accuracy(x) == ours.accuracy(x)
+def test_the_same_numbers_as_softmax_regression(dtype: str, error: float) -> None:
+    by_torch, by_numpy = pair(dtype=dtype)
+    x = RNG.standard_normal(by_numpy.n)
+    assert_allclose(by_torch.value(x), by_numpy.value(x), rtol=error)
+    assert by_torch.accuracy(x) == by_numpy.accuracy(x)
     choices = [None, slice(3, 40), slice(None, None, -7), slice(-5, None), np.array([5, 2, 5, -1])]
     for rows in choices:
-        assert_allclose(theirs.gradient(x, rows), ours.gradient(x, rows), atol=error)
-    assert_allclose(theirs.double().gradient(x), ours.double().gradient(x), atol=1e-12)
+        assert_allclose(by_torch.gradient(x, rows), by_numpy.gradient(x, rows), atol=error)
+    assert_allclose(
+        by_torch.to_float64().gradient(x), by_numpy.to_float64().gradient(x), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("sampling", ["without_replacement", "blocks"])
 @pytest.mark.parametrize("batch", [1.0, 7])
-def test_the_trajectory_of_softmax_regression(exact: bool, sampling: Any, batch: Any) -> None:
+def test_the_same_run_as_softmax_regression(exact: bool, sampling: Any, batch: Any) -> None:
     pairs = [pair(slice(0, 25)), pair(slice(25, 37)), pair(slice(37, 60))]
     runs = []
-    for kind in (0, 1):
+    for position in (0, 1):
         agents = [
-            Agent(losses[kind], L1Ball(radius), coupling=0.05, test=pair()[kind])
+            Agent(losses[position], L1Ball(radius), coupling=0.05, test=pair()[position])
             for losses, radius in zip(pairs, (0.5, 2.0, 9.0), strict=True)
         ]
         problem = Problem(agents)
-        method = PCFedAvg(step=0.2, penalty=2.0, exact=exact)
-        result = run(problem, method, rounds=30, local_steps=4, batch=batch, sampling=sampling)
+        algorithm = PCFedAvg(step=0.2, penalty=2.0, exact=exact)
+        result = run(problem, algorithm, rounds=30, local_steps=4, batch=batch, sampling=sampling)
         runs.append((result, certify(problem, result)))
-    (theirs, bound), (ours, other) = runs
-    assert_allclose(theirs.models, ours.models, atol=1e-6)
+    (by_torch, bound), (by_numpy, other) = runs
+    assert_allclose(by_torch.models, by_numpy.models, atol=1e-6)
     assert_allclose(bound.gap, other.gap, rtol=1e-6)
-    for left, right in zip(theirs.history, ours.history, strict=True):
+    for left, right in zip(by_torch.history, by_numpy.history, strict=True):
         assert_allclose(left.objective, right.objective, rtol=1e-6)
         assert_allclose(left.test_accuracy, right.test_accuracy)
 
@@ -111,15 +112,15 @@ def test_two_workers_give_the_bits_of_one() -> None:
     results = []
     for workers in (1, 2, 3, 2):
         problem, loss = problem_of_networks()
-        method = PCFedAvg(step=0.1, penalty=1.0, exact=True)
+        algorithm = PCFedAvg(step=0.1, penalty=1.0, exact=True)
         options = {"rounds": 6, "local_steps": 3, "batch": 5, "workers": workers}
-        results.append(run(problem, method, x0=loss.start, **options))
+        results.append(run(problem, algorithm, x0=loss.start, **options))
     for result in results[1:]:
         assert_array_equal(result.models, results[0].models)
         assert result.history[-1].objective == results[0].history[-1].objective
 
 
-def test_training_lowers_the_loss_and_keeps_the_budgets() -> None:
+def test_training_lowers_the_loss_and_keeps_the_constraints() -> None:
     problem, loss = problem_of_networks()
     before = problem.loss(loss.start)
     result = run(problem, PCFedAvg(step=0.5, penalty=2.0), rounds=40, local_steps=5, x0=loss.start)
@@ -141,7 +142,7 @@ def test_one_loss_in_many_threads() -> None:
         assert_array_equal(left, right)
 
 
-def test_purity() -> None:
+def test_no_side_effects() -> None:
     module, data = network(), (PICTURES.copy(), Y.copy())
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     state = torch.get_rng_state()
@@ -165,21 +166,6 @@ def test_purity() -> None:
     assert not loss.start.flags.writeable
 
 
-def test_out() -> None:
-    loss = pictures(torch.float32)
-    x = loss.start.copy()
-    expected = loss.gradient(x)
-    out = np.empty(loss.n, np.float32)
-    assert loss.gradient(x, out=out) is out
-    assert_array_equal(out, expected)
-    wide, strided = np.empty(loss.n), np.empty(2 * loss.n, np.float32)[::2]
-    for other in (wide, strided):
-        assert loss.gradient(x, out=other) is other
-        assert_array_equal(other, expected)
-    assert loss.gradient(x, out=x) is x
-    assert_array_equal(x, expected)
-
-
 def test_inside_no_grad() -> None:
     loss = pictures()
     expected = loss.gradient(loss.start)
@@ -196,19 +182,12 @@ def test_blocks_change_nothing_but_rounding(block: int) -> None:
     assert parts.accuracy(x) == whole.accuracy(x)
 
 
-def test_permuted() -> None:
+def test_permuted_samples() -> None:
     loss, order = pictures(), np.random.default_rng(1).permutation(N)
-    other = loss.permuted(order)
+    other = loss.permute_samples(order)
     x = loss.start
     assert_allclose(other.gradient(x, slice(5, 15)), loss.gradient(x, order[5:15]), atol=1e-15)
     assert_allclose(other.value(x), loss.value(x), rtol=1e-14)
-
-
-def test_pickle() -> None:
-    loss = pictures()
-    loss.value(loss.start)
-    other = pickle.loads(pickle.dumps(loss))
-    assert_array_equal(other.gradient(loss.start), loss.gradient(loss.start))
 
 
 def test_module_and_unpack_round_trip() -> None:
@@ -282,30 +261,30 @@ def test_forms_of_data() -> None:
             locked.flags.writeable = True
 
 
-def test_pixels_scale_and_words() -> None:
+def test_pixels_scale_and_token_ids() -> None:
     pixels = RNG.integers(0, 256, (N, D), dtype=np.uint8)
     x = RNG.standard_normal(K * D)
     loss = TorchLoss(linear(), (pixels, Y), nn.CrossEntropyLoss())
     other = TorchLoss(linear(), (pixels / 255, Y), nn.CrossEntropyLoss())
     third = TorchLoss(linear(), (pixels.astype(int), Y), nn.CrossEntropyLoss(), scale=1 / 255)
     assert_allclose([loss.value(x), third.value(x)], other.value(x), rtol=1e-14)
-    words = TorchLoss(nn.Embedding(5, K), (np.arange(N) % 5, Y), nn.CrossEntropyLoss())
-    assert words.gradient(words.start).shape == (50,)
+    tokens = TorchLoss(nn.Embedding(5, K), (np.arange(N) % 5, Y), nn.CrossEntropyLoss())
+    assert tokens.gradient(tokens.start).shape == (50,)
 
 
-def test_a_module_that_insists_on_float32_has_no_double() -> None:
+def test_a_module_that_requires_float32_has_no_float64_form() -> None:
     class Single(nn.Linear):
         def forward(self, x: Any) -> Any:
             return super().forward(x.float())
 
     loss = TorchLoss(Single(D, K), (X, Y), nn.CrossEntropyLoss())
-    assert loss.double() is loss
-    assert pictures(torch.float32).double().dtype == np.float64
-    assert pictures(torch.float32).double().gradient(pictures().start).dtype == np.float64
+    assert loss.to_float64() is loss
+    assert pictures(torch.float32).to_float64().dtype == np.float64
+    assert pictures(torch.float32).to_float64().gradient(pictures().start).dtype == np.float64
 
 
 @pytest.mark.parametrize("options", [{"step": "auto"}, {"step": "theory", "penalty": "theory"}])
-def test_steps_that_need_a_smoothness_are_refused(options: Any) -> None:
+def test_steps_that_need_a_smoothness_raise(options: Any) -> None:
     problem = Problem([Agent(pair()[0], L1Ball(1), 0.1) for _ in range(2)])
     with pytest.raises(ValueError, match=r"smoothness, got .*inf; give .*such as 0\.1\.$"):
         run(problem, PCFedAvg(**{"penalty": 1.0, **options}), rounds=2)

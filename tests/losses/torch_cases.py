@@ -1,4 +1,4 @@
-"""Modules and losses of PyTorch that the tests share."""
+"""PyTorch modules and losses that the tests share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def linear(dtype: Any = torch.float64) -> Any:
 
 
 def network(dtype: Any = torch.float64) -> Any:
-    """A small convolutional network with everything that is allowed to be in one."""
+    """A small convolutional network with one layer of every kind."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(
@@ -52,8 +52,8 @@ def pictures(dtype: Any = torch.float64, **options: Any) -> Any:
 
 
 def pair(rows: Any = slice(None), dtype: str = "float64") -> tuple[Any, SoftmaxRegression]:
-    """One loss, once by torch and once by NumPy."""
+    """The same softmax regression, by torch and by NumPy."""
     features = X[rows].astype(dtype)
     module = linear(getattr(torch, dtype))
-    theirs = TorchLoss(module, (features, Y[rows]), nn.CrossEntropyLoss(), convex=True)
-    return theirs, SoftmaxRegression(features, Y[rows], classes=K)
+    by_torch = TorchLoss(module, (features, Y[rows]), nn.CrossEntropyLoss(), convex=True)
+    return by_torch, SoftmaxRegression(features, Y[rows], classes=K)

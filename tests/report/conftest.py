@@ -1,4 +1,4 @@
-"""Tiny experiments on the digits data, their report, and a browser to look at it."""
+"""Tiny experiments on the digits data, their report, and a browser that opens it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHROMIUM = next(
 
 
 def tiny(experiment: str, **changes: Any) -> Preset:
-    """Return the first setting of a preset in tiny, with some fields changed."""
+    """Return a preset with only its first setting, in a tiny size, with some fields changed."""
     preset = load_preset(experiment)
     first = replace(preset.settings[0], data="digits", samples=None, rounds=3)
     return replace(preset, settings=(replace(first, **changes),))
@@ -40,7 +40,7 @@ def run_all(presets: list[Preset], out: Path) -> list[Comparison]:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Comparison]:
-    """One comparison in which nothing binds, local steps, and one whose budgets bind."""
+    """Comparisons with inactive constraints, of numbers of local steps, and with active budgets."""
     budgets = ("l1(0.5)", "l1(1)", "l1(2)", "l1(100)")
     binding = tiny("binding", constraints=budgets, name=HOSTILE)
     methods = binding.settings[0].methods

@@ -1,4 +1,4 @@
-"""The page in a real browser: no errors, charts drawn, methods switched, light and dark, phone."""
+"""The page in a real browser: no errors, charts, legend, light and dark, desktop and phone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READY = (
 def opened(
     browser: Browser, report: Path, width: int = 1280, scheme: str = "light"
 ) -> Iterator[Tab]:
-    """Open the report, and see afterwards that nothing was wrong and nothing else was asked for."""
+    """Open the report; check afterwards that there were no errors and no other requests."""
     phone = width < 500
     context = browser.new_context(
         viewport={"width": width, "height": 800},
@@ -29,15 +29,15 @@ def opened(
         is_mobile=phone,
     )
     tab = context.new_page()
-    wrong: list[str] = []
-    asked: list[str] = []
-    tab.on("console", lambda message: wrong.append(message.text))
-    tab.on("pageerror", lambda error: wrong.append(str(error)))
-    tab.on("request", lambda request: asked.append(request.url))
+    problems: list[str] = []
+    requests: list[str] = []
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
     tab.goto(report.as_uri())
     yield tab
-    assert wrong == []
-    assert {url for url in asked if not url.startswith(("data:", "blob:"))} == {report.as_uri()}
+    assert problems == []
+    assert {url for url in requests if not url.startswith(("data:", "blob:"))} == {report.as_uri()}
     context.close()
 
 
@@ -47,7 +47,7 @@ def draw_all(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
-def test_charts_are_drawn_as_the_reader_comes_by(browser: Browser, report: Path, width: int):
+def test_charts_are_drawn_when_they_scroll_into_view(browser: Browser, report: Path, width: int):
     with opened(browser, report, width) as tab:
         total = tab.locator(".plot").count()
         assert total >= 9
@@ -65,10 +65,10 @@ def test_charts_are_drawn_as_the_reader_comes_by(browser: Browser, report: Path,
         assert max(tab.evaluate(wide)) <= width, "only tables scroll sideways"
 
 
-def test_a_method_is_switched_off_and_on_in_its_section(browser: Browser, report: Path):
-    shown = """method => [...document.querySelectorAll('.plots')].map(group =>
+def test_an_algorithm_is_switched_off_and_on_in_its_section(browser: Browser, report: Path):
+    shown = """name => [...document.querySelectorAll('.plots')].map(group =>
         [...group.querySelectorAll('.plot')].flatMap(plot => plot.data)
-            .filter(trace => trace.meta.method === method && trace.visible).length)"""
+            .filter(trace => trace.meta.series === name && trace.visible).length)"""
     with opened(browser, report) as tab:
         draw_all(tab)
         before = tab.evaluate(shown, "FedAvg")
@@ -108,7 +108,7 @@ def test_dark_follows_the_system_and_the_button(browser: Browser, report: Path):
         assert tab.evaluate(paper) < 60
 
 
-def test_names_do_no_harm_and_pictures_are_whole(browser: Browser, report: Path):
+def test_hostile_names_are_harmless_and_images_are_complete(browser: Browser, report: Path):
     with opened(browser, report) as tab:
         draw_all(tab)
         assert tab.evaluate("window.hacked") is None

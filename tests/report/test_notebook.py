@@ -15,7 +15,7 @@ from pcfed.notebook import html_table
 from pcfed.sets import L1Ball
 from pcfed.training import TrainedModels
 from tests.report.conftest import HOSTILE
-from tests.report.test_page import Page
+from tests.report.test_page import ParsedPage
 
 
 @pytest.fixture
@@ -44,18 +44,18 @@ def test_every_object_shows_a_table_of_its_agents(problem):
     for each in (problem, result, certificate, given):
         text = each._repr_html_()
         assert "<img" not in text
-        page = Page(text)
+        page = ParsedPage(text)
         assert repr(each) in page.words
         assert len(page.rows) > 4
-    rows = Page(problem._repr_html_()).rows
+    rows = ParsedPage(problem._repr_html_()).rows
     assert f"{HOSTILE}3"[:60] + "5L1Ball(radius=0.25)0.5" in rows
     assert rows[-2] == "and 5 more"
     last = result.history[-1]
-    shown = Page(result._repr_html_()).rows
+    shown = ParsedPage(result._repr_html_()).rows
     expected = f"0{last.infeasibility[0]:.4g}{last.distance[0]:.4g}"
     assert any(row.startswith(expected) for row in shown)
     moved = f"1{certificate.infeasibility[1]:.4g}{certificate.shares[1]:.4g}"
-    assert moved in Page(certificate._repr_html_()).rows
+    assert moved in ParsedPage(certificate._repr_html_()).rows
 
 
 def test_columns_without_any_value_are_left_out(problem):
@@ -68,7 +68,7 @@ def test_cells_are_escaped_cut_and_empty_without_a_number():
     text = html_table(
         "<b>", ["a", "b", "c"], [[HOSTILE, float("nan"), None], ["x" * 99, 1.0, None]]
     )
-    page = Page(text)
+    page = ParsedPage(text)
     assert (
         page.tags
         == ["table", "caption", "thead", "tr", "th", "th", "tbody"] + ["tr", "td", "td"] * 2

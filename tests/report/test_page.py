@@ -1,4 +1,4 @@
-"""The file: complete, self-contained and escaped."""
+"""The HTML file of the report on experiments: complete, self-contained and escaped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pcfed.data import digits
 from pcfed.experiments.claims import claims
 from pcfed.experiments.summary import Comparison
 from pcfed.report import write_report
-from pcfed.report.charts import charts
-from pcfed.report.measures import measure
-from pcfed.report.optional import optional
+from pcfed.report.comparison_charts import comparison_charts
+from pcfed.report.comparison_metrics import comparison_metrics
+from pcfed.report.page import Page, Paragraph, Section, import_optional, write_page
 from tests.report.conftest import HOSTILE
 
 
-class Page(HTMLParser):
-    """What is in a page: words by row, attributes that load something, styles, tags."""
+class ParsedPage(HTMLParser):
+    """The parts of a page: text by table row, attributes that load something, styles, tags."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -58,12 +58,12 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="session")
-def page(report: Path) -> Page:
-    return Page(report.read_text("utf-8"))
+def page(report: Path) -> ParsedPage:
+    return ParsedPage(report.read_text("utf-8"))
 
 
-def test_every_claim_is_there_with_what_was_measured_and_the_verdict(
-    page: Page, finished: list[Comparison]
+def test_every_claim_is_listed_with_measurement_and_verdict(
+    page: ParsedPage, finished: list[Comparison]
 ):
     found = claims(finished)
     assert {claim.verdict for claim in found} == {"holds", "holds, but", "does not hold"}
@@ -74,7 +74,7 @@ def test_every_claim_is_there_with_what_was_measured_and_the_verdict(
         assert any(heading in row for row in page.rows)
 
 
-def test_nothing_is_loaded_from_elsewhere(page: Page):
+def test_nothing_is_loaded_from_elsewhere(page: ParsedPage):
     assert page.loads
     for load in page.loads:
         assert load.startswith(("#", "data:")), load
@@ -83,31 +83,44 @@ def test_nothing_is_loaded_from_elsewhere(page: Page):
         assert not re.search(r"url\((?!['\"]?data:)", style)
 
 
-def test_links_of_the_contents_lead_somewhere(page: Page, report: Path):
+def test_links_of_the_navigation_have_targets(page: ParsedPage, report: Path):
     ids = set(re.findall(r' id="([^"]+)"', report.read_text("utf-8")))
     targets = [load[1:] for load in page.loads if load.startswith("#")]
     assert len(targets) > 5
     assert set(targets) <= ids
 
 
-def test_names_are_escaped(page: Page, report: Path):
+def test_names_are_escaped(page: ParsedPage, report: Path):
     assert HOSTILE not in report.read_text("utf-8")
     assert any(HOSTILE in words for words in page.words)
     assert page.tags.count("script") == 3
 
 
-def test_the_page_is_the_same_every_time(report: Path, finished: list[Comparison], tmp_path: Path):
+def test_the_same_results_give_the_same_page(
+    report: Path, finished: list[Comparison], tmp_path: Path
+):
     again = tmp_path / "again.html"
     write_report(finished, again, facts={"version": "1.2.3", HOSTILE: HOSTILE})
     assert again.read_bytes() == report.read_bytes()
     assert list(tmp_path.iterdir()) == [again]
 
 
-def test_figures_are_valid_plotly(finished: list[Comparison]):
+def test_charts_are_valid_plotly_figures(finished: list[Comparison]):
     for comparison in finished:
-        for chart in charts(comparison, measure(comparison, digits())):
+        for chart in comparison_charts(comparison, comparison_metrics(comparison, digits())):
             for panel in chart.panels:
                 assert len(go.Figure(panel.data, panel.layout).data) >= len(comparison.results)
+
+
+def test_a_page_without_charts_has_no_scripts(tmp_path: Path):
+    sections = [Section("one", HOSTILE, [Paragraph(HOSTILE, HOSTILE)])]
+    path = tmp_path / "page.html"
+    write_page(Page("title", HOSTILE, "lead", sections, {"term": "meaning"}), path)
+    page = ParsedPage(path.read_text("utf-8"))
+    assert "script" not in page.tags
+    assert "img" not in page.tags
+    assert "button" not in page.tags  # the theme button needs a script
+    assert path.stat().st_size < 50_000
 
 
 def test_there_must_be_something_to_report(tmp_path: Path):
@@ -115,6 +128,6 @@ def test_there_must_be_something_to_report(tmp_path: Path):
         write_report([], tmp_path / "report.html")
 
 
-def test_a_missing_package_is_named_with_the_way_to_get_it():
+def test_a_missing_package_is_named_with_the_command_to_install_it():
     with pytest.raises(ImportError, match=r"nowhere is not .* pip install 'pcfed\[experiments\]'"):
-        optional("nowhere.at.all")
+        import_optional("nowhere.at.all")

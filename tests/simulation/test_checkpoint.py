@@ -10,11 +10,13 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from pcfed import FedAvg, Gap, PCFedAvg, Result, read_journal, run
+from pcfed import FedAvg, Gap, PCFedAvg, Result, read_journal
 from pcfed.sets import L1Ball
 from pcfed.storage.archive import load_arrays, save_arrays
-from pcfed.storage.atomic import FileError, sole_user
+from pcfed.storage.atomic import FileError
+from pcfed.storage.locks import exclusive_lock
 from tests.federations import ALGORITHMS, classifiers, regressions
+from tests.simulation.checkpointed import run
 from tests.simulation.test_run import every_algorithm, same
 
 OPTIONS = {
@@ -113,7 +115,7 @@ def test_signals_finish_the_round_and_say_how_to_go_on(number, tmp_path):
     assert stopped.status == "interrupted"
     assert stopped.state.round == 4
     assert "after 4 of 9 rounds" in stopped.message
-    assert f"{path} has it all: resume=True goes on" in stopped.message
+    assert f"{path} has the state: resume=True continues" in stopped.message
     resumed = run(problem, algorithm, rounds=9, checkpoint=path, resume=True, **OPTIONS)
     same(resumed, run(problem, algorithm, rounds=9, **OPTIONS))
 
@@ -167,11 +169,11 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
     refused("with algorithm PCFedAvg.step=0.1, ", path, algorithm=PCFedAvg(step=0.2, penalty=1.0))
     refused("it is of another problem", path, problem=classifiers(held_out=True))
     refused("it is of another problem", path, problem=classifiers(4))
-    refused("is there already, and would be overwritten; give resume=True", path, resume=False)
+    refused("exists already and would be overwritten; give resume=True", path, resume=False)
     about, arrays = load_arrays(path)
     for target in (path, path.with_name("run.ckpt.previous")):
         save_arrays(target, {**about, "format": 99}, arrays)
-    refused("it has format 99, this version reads 1; .* begin anew", path)
+    refused("it has format 99, and this version reads 1; .* start anew", path)
     Result.save(run(classifiers(), FedAvg(step=0.1), rounds=2), path)
     path.with_name("run.ckpt.previous").unlink()
     refused("can't be used: it ", path)
@@ -188,14 +190,14 @@ def test_long_arrays_are_told_apart(tmp_path):
 
 def test_a_second_process_is_told(tmp_path):
     path = tmp_path / "run.ckpt"
-    with sole_user(tmp_path / "run.ckpt.lock"):
-        refused(rf"another process \({os.getpid()}\) is at work here; wait for it", path)
+    with exclusive_lock(tmp_path / "run.ckpt.lock"):
+        refused(rf"another process \({os.getpid()}\) is using these files; wait", path)
     assert run(classifiers(), FedAvg(step=0.1), rounds=2, checkpoint=path).status == "finished"
 
 
 def test_a_folder_that_cannot_be_written_is_reported_before_anything_is_done(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(FileError, match="could not be written: File exists; what was saved"):
+    with pytest.raises(FileError, match="could not be written: File exists; its earlier contents"):
         run(classifiers(), FedAvg(step=0.1), rounds=2, checkpoint=tmp_path / "file" / "run.ckpt")
 
 
@@ -257,7 +259,7 @@ def test_journals_that_do_not_fit_are_refused(tmp_path):
     path, journal = tmp_path / "run.ckpt", tmp_path / "history.jsonl"
     options = {"rounds": 4, "checkpoint": path, "journal": journal}
     run(classifiers(), FedAvg(step=0.1), **options)
-    with pytest.raises(ValueError, match=r"journal .* is there already, and would be overwritten"):
+    with pytest.raises(ValueError, match=r"journal .* exists already and would be overwritten"):
         run(classifiers(), FedAvg(step=0.1), rounds=2, journal=journal)
     whole = journal.read_text()
     for damaged in ("", whole[:-1], whole.replace("1", "2", 1)):
@@ -266,9 +268,9 @@ def test_journals_that_do_not_fit_are_refused(tmp_path):
             run(classifiers(), FedAvg(step=0.1), resume=True, **options)
         assert journal.read_text() == damaged
     journal.write_text("hello\n")
-    with pytest.raises(ValueError, match="one record a line, got another thing in line 1"):
+    with pytest.raises(ValueError, match="one record per line, but line 1 is not a record"):
         read_journal(journal)
-    with pytest.raises(ValueError, match="must be a file that can be read"):
+    with pytest.raises(ValueError, match="must be a readable file"):
         read_journal(tmp_path / "nowhere")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pcfed import Agent, FedAvg, Gap, PCFedAvg, Problem, run
+from pcfed import Agent, FedAvg, Gap, PCFedAvg, Problem, RefusalPolicy, run
 from pcfed.losses import LeastSquares
 from pcfed.sets import CustomSet, L1Ball
 from tests.federations import ALGORITHMS, regressions
@@ -48,7 +48,10 @@ def with_a_failing_agent(after, becomes, value_too=True) -> Problem:
 def test_the_others_go_on_as_if_the_agent_had_left(algorithm, becomes):
     options = {"rounds": 8, "local_steps": 2}
     result = run(
-        with_a_failing_agent(6, becomes, value_too=False), algorithm, max_refusals=50, **options
+        with_a_failing_agent(6, becomes, value_too=False),
+        algorithm,
+        refusals=RefusalPolicy(50),
+        **options,
     )
     assert result.status == "finished"
     assert [(r.round, r.agent) for r in result.refusals] == [(r, 3) for r in range(3, 8)]
@@ -66,7 +69,7 @@ def test_the_others_go_on_as_if_the_agent_had_left(algorithm, becomes):
 def test_a_loss_without_a_value_is_reported_and_does_not_end_the_run():
     problem = with_a_failing_agent(6, np.nan)
     options = {"rounds": 8, "local_steps": 2, "stop": Gap(1e-12)}
-    result = run(problem, ALGORITHMS["FedAvg"], max_refusals=50, **options)
+    result = run(problem, ALGORITHMS["FedAvg"], refusals=RefusalPolicy(50), **options)
     assert result.status == "finished"
     assert np.isfinite(result.models).all()
     assert {(r.agent, r.reason) for r in result.refusals} == {
@@ -78,7 +81,9 @@ def test_a_loss_without_a_value_is_reported_and_does_not_end_the_run():
 @pytest.mark.parametrize("allowed", [0, 3])
 def test_after_so_many_refusals_the_run_ends(allowed):
     problem = with_a_failing_agent(6, np.nan, value_too=False)
-    result = run(problem, FedAvg(step=0.1), rounds=20, local_steps=2, max_refusals=allowed)
+    result = run(
+        problem, FedAvg(step=0.1), rounds=20, local_steps=2, refusals=RefusalPolicy(allowed)
+    )
     assert result.status == "diverged"
     assert len(result.refusals) == allowed + 1
     assert f"Diverged in round {3 + allowed}: the update of agent 3 was refused" in result.message
@@ -92,7 +97,9 @@ def test_a_projection_that_fails_is_refused():
         return x
 
     sets = [*BALLS[:2], CustomSet(project)]
-    result = run(regressions(sets), PCFedAvg(step=0.1, penalty=1.0), rounds=3, max_refusals=9)
+    result = run(
+        regressions(sets), PCFedAvg(step=0.1, penalty=1.0), rounds=3, refusals=RefusalPolicy(9)
+    )
     assert {r.agent for r in result.refusals} == {2}
     assert "its projection failed: " in result.refusals[0].reason
     assert "project raised RuntimeError: no such point" in result.refusals[0].reason
@@ -104,8 +111,8 @@ def test_updates_beyond_the_norm_limit_are_refused(algorithm):
     problem = regressions(BALLS)
     options = {"rounds": 4, "local_steps": 2, "seed": 3}
     free = run(problem, algorithm, **options)
-    same(run(problem, algorithm, norm_limit=1e9, **options), free)
-    tight = run(problem, algorithm, norm_limit=1e-9, max_refusals=99, **options)
+    same(run(problem, algorithm, refusals=RefusalPolicy(norm_limit=1e9), **options), free)
+    tight = run(problem, algorithm, refusals=RefusalPolicy(99, norm_limit=1e-9), **options)
     if ALGORITHMS["Local"] == algorithm:  # nothing is sent
         same(tight, free)
         return
@@ -116,5 +123,5 @@ def test_updates_beyond_the_norm_limit_are_refused(algorithm):
 
 
 def test_a_norm_limit_must_be_positive():
-    with pytest.raises(ValueError, match="run: norm_limit must be > 0, got -1"):
-        run(regressions(BALLS), FedAvg(step=0.1), rounds=1, norm_limit=-1.0)
+    with pytest.raises(ValueError, match="RefusalPolicy: norm_limit must be > 0, got -1"):
+        run(regressions(BALLS), FedAvg(step=0.1), rounds=1, refusals=RefusalPolicy(norm_limit=-1.0))

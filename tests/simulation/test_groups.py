@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pcfed import Agent, PCFedAvg, Problem, kernels, run
+from pcfed import Agent, PCFedAvg, Problem, RefusalPolicy, kernels, run
 from pcfed.algorithms import LocalContext
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, compiled
 from pcfed.losses.stack import Stack
@@ -34,9 +34,9 @@ def test_a_team_gives_the_bits_of_its_agents(algorithm, sampling, monkeypatch):
     options = {"batch": 10, "sampling": sampling, "participation": 7}
     together = bits(problem, algorithm, **options)
     for most in (2, 3):
-        monkeypatch.setattr(plans, "MOST", most)
+        monkeypatch.setattr(plans, "MAX_GROUP_AGENTS", most)
         assert bits(problem, algorithm, **options) == together
-    monkeypatch.setattr(plans, "MOST", 1)
+    monkeypatch.setattr(plans, "MAX_GROUP_AGENTS", 1)
     facts = {"local_steps": 1, "batch": 10, "sampling": sampling, "participation": 1.0, "seed": 0}
     assert Plan(problem, **facts).stack is None
     states = slice(0, -RUN["rounds"])  # the value of the loss is one sum for all agents, or many
@@ -80,9 +80,9 @@ def test_all_steps_in_one_compiled_loop_have_the_bits_of_single_ones(algorithm, 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_an_agent_that_diverges_in_a_compiled_loop_spoils_nobody_else(algorithm, monkeypatch):
     wild = classifiers(5, dtype=np.float64, factors=[1, 1, 1e200, 1, 1])
-    together = run(wild, algorithm, **RUN, batch=0.2, max_refusals=4)
+    together = run(wild, algorithm, **RUN, batch=0.2, refusals=RefusalPolicy(4))
     monkeypatch.setattr(LocalContext, "batch_sources", lambda work: [])
-    one_step_at_a_time = run(wild, algorithm, **RUN, batch=0.2, max_refusals=4)
+    one_step_at_a_time = run(wild, algorithm, **RUN, batch=0.2, refusals=RefusalPolicy(4))
     assert {refusal.agent for refusal in together.refusals} == {2}
     assert together.refusals == one_step_at_a_time.refusals
     np.testing.assert_array_equal(together.models, one_step_at_a_time.models)
@@ -145,9 +145,9 @@ def test_agents_with_other_steps_batches_or_dtypes_are_in_teams_of_their_own():
     options = {"local_steps": 1, "batch": 1.0, "sampling": "without_replacement"}
     plan = Plan(problem, participation=1.0, seed=0, **options)
     everybody = list(range(7))
-    assert plan.teams(0, everybody, [1] * 7) == [[5, 6], [1, 2, 3, 4], [0]]
-    assert plan.teams(0, everybody, [1] * 7, parts=2) == [[5], [6], [1, 2], [3, 4], [0]]
-    assert plan.teams(0, [1, 3, 4], [1, 2, 1, 1, 2, 1, 1]) == [[3], [1, 4]]
+    assert plan.groups(0, everybody, [1] * 7) == [[5, 6], [1, 2, 3, 4], [0]]
+    assert plan.groups(0, everybody, [1] * 7, min_groups=2) == [[5], [6], [1, 2], [3, 4], [0]]
+    assert plan.groups(0, [1, 3, 4], [1, 2, 1, 1, 2, 1, 1]) == [[3], [1, 4]]
     uneven = [1, 2, 1, 1, 2, 1, 1]
     result = run(problem, PCFedAvg(step=0.1, penalty=1.0), rounds=3, local_steps=uneven)
     assert result.status == "finished"
@@ -163,9 +163,9 @@ def test_a_team_in_another_order_than_the_roster_keeps_to_its_own_rows(algorithm
         agents.append(Agent(LeastSquares(X, y), each, coupling=0.1))
     problem = Problem(agents)
     plan = Plan(problem, local_steps=1, batch=1.0, sampling="blocks", participation=1.0, seed=0)
-    assert plan.teams(0, range(5), [1] * 5) == [[0, 2, 3, 1, 4]]
+    assert plan.groups(0, range(5), [1] * 5) == [[0, 2, 3, 1, 4]]
     together = bits(problem, algorithm)
-    monkeypatch.setattr(plans, "MOST", 1)
+    monkeypatch.setattr(plans, "MAX_GROUP_AGENTS", 1)
     states = slice(0, -RUN["rounds"])
     assert bits(problem, algorithm)[states] == together[states]
 
@@ -181,7 +181,7 @@ def test_one_projection_that_fails_does_not_spoil_the_team():
     problem = regressions(sets)
     algorithm = PCFedAvg(step=0.1, penalty=1.0)
     absent = run(problem, algorithm, **RUN, participation=lambda r: [1])
-    refused = run(problem, algorithm, **RUN, max_refusals=4)
+    refused = run(problem, algorithm, **RUN, refusals=RefusalPolicy(4))
     assert {refusal.agent for refusal in refused.refusals} == {1}
     np.testing.assert_array_equal(refused.models[[0, 2]], absent.models[[0, 2]])
 

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from pcfed import FedAvg, run
+from pcfed import Checkpointing, FedAvg, run
 from pcfed.arrays import Workspace
 from pcfed.sets import L1Ball
 from tests.federations import ALGORITHMS, regressions
@@ -39,7 +39,8 @@ def away(index):
 
 @pytest.mark.parametrize("name", ["exact PCFedAvg", "FedAvg"])
 def test_memory_does_not_grow_with_the_rounds(name, tmp_path):
-    files = {"journal": tmp_path / "history.jsonl", "checkpoint": tmp_path / "run", "every": 200}
+    checkpoint = Checkpointing(tmp_path / "run", every=200)
+    files = {"journal": tmp_path / "history.jsonl", "checkpoint": checkpoint}
     options = {"local_steps": [1, 2, 2], "participation": away, "batch": 0.5, "eval_every": 20}
     assert grown(ALGORITHMS[name], 400, **options, **files) < 40_000  # caches fill up, at random
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, run
+from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, RefusalPolicy, Scaffold, run
 from pcfed.algorithms import RunInfo
 from pcfed.losses import LeastSquares
 from pcfed.reference import reference
@@ -217,9 +217,9 @@ def test_random_output_is_the_iterate_of_the_m_block_algorithm():
 
 def _with_output_seed(problem, algorithm, seed, **options):
     """Run with batches of seed 0 but K* of another seed."""
-    original = output.stream
+    original = output.random_stream
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(output, "stream", lambda _, purpose: original(seed, purpose))
+        patch.setattr(output, "random_stream", lambda _, purpose: original(seed, purpose))
         return run(problem, algorithm, output="random", **options).models
 
 
@@ -276,7 +276,7 @@ def test_refused_updates_count_as_absent():
     stopped = run(problem(), algorithm, rounds=10, eval_every=10)
     assert (stopped.status, len(stopped.refusals)) == ("diverged", 1)
     assert "bad" in stopped.message
-    gone_on = run(problem(), algorithm, rounds=10, eval_every=10, max_refusals=100)
+    gone_on = run(problem(), algorithm, rounds=10, eval_every=10, refusals=RefusalPolicy(100))
     assert gone_on.status == "finished"
     assert {r.agent for r in gone_on.refusals} == {2}
     first = gone_on.refusals[0].round

@@ -23,11 +23,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pcfed import Problem, run
+from pcfed import Problem
 from pcfed.reference import reference
 from pcfed.sets import Box, L1Ball, L2Ball, WholeSpace
 from pcfed.simulation.checkpoint import Checkpoint
 from tests.federations import ALGORITHMS, classifiers, regressions
+from tests.simulation.checkpointed import run
 from tests.simulation.test_checkpoint import Killed, dying_at
 from tests.simulation.test_run import same
 

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pcfed import Gap, PCFedAvg, Result, read_journal, run
+from pcfed import Gap, PCFedAvg, Result, read_journal
 from pcfed.sets import L1Ball
 from pcfed.storage.archive import load_arrays, read_members, save_arrays
 from tests.federations import regressions
+from tests.simulation.checkpointed import run
 from tests.simulation.test_checkpoint import Killed, dying_at
 
 FEW = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])

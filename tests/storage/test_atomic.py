@@ -12,7 +12,8 @@ import pytest
 
 from pcfed.storage import atomic
 from pcfed.storage.archive import load_arrays, save_arrays
-from pcfed.storage.atomic import FileError, sole_user, write_atomically
+from pcfed.storage.atomic import FileError, write_atomically
+from pcfed.storage.locks import exclusive_lock
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path, monkeypatch):
@@ -23,7 +24,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path, monkeypat
         raise OSError("disk gone")
 
     monkeypatch.setattr(atomic.os, "replace", replace)
-    with pytest.raises(FileError, match="could not be written: OSError; what was saved before"):
+    with pytest.raises(
+        FileError, match="could not be written: OSError; its earlier contents are unchanged"
+    ):
         write_atomically(target, b"new")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"old"}
 
@@ -90,15 +93,17 @@ def test_no_bit_can_change_unnoticed(tmp_path):
 def test_the_lock_is_gone_with_the_process_that_had_it(tmp_path):
     lock = tmp_path / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from pcfed.storage.atomic import sole_user\n"
-        "with sole_user(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from pcfed.storage.atomic import exclusive_lock\n"
+        "with exclusive_lock(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, lock], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline() == "mine\n"
         with (
-            pytest.raises(ValueError, match=rf"another process \({holder.pid}\) is at work"),
-            sole_user(lock),
+            pytest.raises(
+                ValueError, match=rf"another process \({holder.pid}\) is using these files"
+            ),
+            exclusive_lock(lock),
         ):
             pass
     finally:
@@ -107,7 +112,7 @@ def test_the_lock_is_gone_with_the_process_that_had_it(tmp_path):
         holder.stdout.close()
     for _ in range(50):
         try:
-            with sole_user(lock):
+            with exclusive_lock(lock):
                 assert lock.read_text() == f"{os.getpid()}\n"
             break
         except ValueError:  # the system has not yet tidied up

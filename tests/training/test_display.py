@@ -11,7 +11,7 @@ import sys
 
 from rich.console import Console
 
-from pcfed.cli.display import certificate, distances, summary
+from pcfed.cli.display import agent_table, certificate, distance_table
 from pcfed.training import AgentOutcome, Outcome
 from tests.training.folders import OWN_CONFIG, folder_with
 
@@ -26,14 +26,14 @@ def shown(renderable) -> str:
 
 
 def test_few_agents_are_all_shown_in_their_order():
-    text = shown(distances(["north", "south", "[b]west"], [1e-9, 0.25, 0.0]))
+    text = shown(distance_table(["north", "south", "[b]west"], [1e-9, 0.25, 0.0]))
     seen = " ".join(text.split())
     assert seen == "north inside its set south 0.25 outside its set [b]west inside its set"
 
 
 def test_with_many_agents_the_worst_are_shown():
     far = [0.0] * 90 + [0.01 * k for k in range(1, 11)]
-    lines = shown(distances([f"agent {i}" for i in range(100)], far)).strip().splitlines()
+    lines = shown(distance_table([f"agent {i}" for i in range(100)], far)).strip().splitlines()
     assert [line.split()[:3] for line in lines[:5]] == [
         ["agent", str(99 - k), f"{0.1 - 0.01 * k:.2g}"] for k in range(5)
     ]
@@ -61,7 +61,7 @@ def test_the_table_at_the_end():
         row(agent="[red]", constraint="x" * 99, used=None, budget=None, infeasibility=1e-12),
     )
     outcome = Outcome("finished", 9, "accuracy", rows, 0.5, 0.005, 0.01, None)
-    text = shown(summary(outcome))
+    text = shown(agent_table(outcome))
     assert "4.98 of 5" in text
     assert "<1e-9" in text
     assert "[red]" in text
@@ -91,7 +91,7 @@ def test_a_terminal_shows_the_loss_the_time_left_and_agents_outside_their_sets(t
     assert process.returncode == 0, text
     assert re.search(r"400/400 rounds 0:00:00 loss \d", text)
     assert re.search(r"north +(inside|\S+ outside) its set", text)
-    assert "every agent alone, to compare" in text
+    assert "every agent alone, for comparison" in text
 
 
 def test_without_a_terminal_nothing_is_shown(tmp_path):

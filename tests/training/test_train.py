@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pcfed import Result, read_journal
-from pcfed.storage.atomic import sole_user
+from pcfed.storage.locks import exclusive_lock
 from pcfed.training import prepare
 from tests.simulation.test_run import same
 from tests.training.folders import OWN_CONFIG, folder_with
@@ -130,10 +130,10 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path):
 def test_a_second_process_is_refused(tmp_path):
     path = folder_with(tmp_path, config=CONFIG)
     prepare(path, tmp_path / "run").run()
-    with sole_user(tmp_path / "run" / "lock"):
+    with exclusive_lock(tmp_path / "run" / "lock"):
         done = command(tmp_path, "train.toml", "--out", "run")
     assert done.returncode == 2
-    assert f"another process ({os.getpid()}) is at work here" in done.stderr
+    assert f"another process ({os.getpid()}) is using these files" in done.stderr
 
 
 def test_a_full_disk_is_reported(tmp_path):
@@ -143,7 +143,7 @@ def test_a_full_disk_is_reported(tmp_path):
         ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2
-    assert "could not be written: File too large; what was saved before is still" in done.stderr
+    assert "could not be written: File too large; its earlier contents are unchanged" in done.stderr
     assert command(tmp_path, "train.toml").returncode == 0  # with enough space
     result = Result.load(tmp_path / "runs" / "train" / "result.npz")
     same(result, prepare(tmp_path / "train.toml", tmp_path / "other").run())
@@ -160,7 +160,7 @@ def test_signals_finish_the_round_and_print_how_to_resume(number, tmp_path):
         process.send_signal(number)
         message = process.stderr.read()
     assert process.returncode == 130
-    assert "all saved. Go on with: pcfed train train.toml --out 'my run'" in message
+    assert "all are saved. Resume with: pcfed train train.toml --out 'my run'" in message
 
 
 def test_refusals_are_shown_and_logged(tmp_path):

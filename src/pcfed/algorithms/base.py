@@ -151,8 +151,8 @@ class Algorithm(ABC):
         check_schedule(f"{name}: penalty", self.penalty, zero=True, keywords=self.keywords)
 
     @property
-    def kind(self) -> str:
-        """What the state belongs to: only a method of the same kind can go on from it."""
+    def state_kind(self) -> str:
+        """The kind of state: only an algorithm with the same kind can continue from it."""
         return type(self).__name__
 
     def resolved(self, problem: Problem, run_info: RunInfo) -> Self:

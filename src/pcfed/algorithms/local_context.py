@@ -14,7 +14,7 @@ from pcfed.arrays import Array, Workspace
 from pcfed.kernels.arguments import BatchSource
 from pcfed.losses.stack import Stack, own_source
 from pcfed.problem import Agent
-from pcfed.sampling import Batches, Rows
+from pcfed.sampling import BatchSampler, Rows
 from pcfed.sets import Hint, SetRows
 
 MAX_LISTED_ROWS = 2**20
@@ -35,7 +35,7 @@ class LocalContext:
         Their positions in the roster.
     steps : int
         Number of local steps in this round.
-    batches : sequence of Batches
+    batches : sequence of BatchSampler
         How each agent draws its batches.
     seed, index : int
         Seed of the run and index of the round; with the position they select the random stream.
@@ -52,7 +52,7 @@ class LocalContext:
         agents: Sequence[Agent],
         positions: Sequence[int],
         steps: int,
-        batches: Sequence[Batches],
+        batches: Sequence[BatchSampler],
         *,
         seed: int,
         index: int,
@@ -124,7 +124,7 @@ class LocalContext:
         for part, rows in self._parts:
             if self._stack is not None and isinstance(rows, np.ndarray):
                 source = self._stack.source(self.positions[part], rows)
-            elif self.steps * self.batches[part.start].size > MAX_LISTED_ROWS:
+            elif self.steps * self.batches[part.start].batch_size > MAX_LISTED_ROWS:
                 return []
             else:
                 source = own_source(self.agents[part.start].loss, rows)
@@ -137,9 +137,9 @@ class LocalContext:
     def _parts(self) -> list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]]:
         """Neighbours whose gradients are one call, with the batches of every step."""
         parts: list[tuple[slice, Sequence[Rows] | NDArray[np.intp]]] = []
-        for stacked, group in groupby(range(len(self.agents)), lambda i: self.batches[i].kind):
+        for stacked, group in groupby(range(len(self.agents)), lambda i: self.batches[i].group_key):
             some = list(group)
-            size = self.batches[some[0]].size
+            size = self.batches[some[0]].batch_size
             width = self._stack.max_agents(size) if self._stack is not None and stacked else 1
             for first in range(some[0], some[-1] + 1, width):
                 part = slice(first, min(first + width, some[-1] + 1))
@@ -154,6 +154,6 @@ class LocalContext:
     def _row_numbers(self, part: slice) -> NDArray[np.intp]:
         """Draw the batches of some agents as row numbers, (steps, agents, batch)."""
         batches, positions = self.batches[part], self.positions[part].tolist()
-        samples = [each.samples for each in batches]
-        drawn = batches[0].numbers(self._seed, positions, self._index, self.steps, samples)
+        samples = [each.num_samples for each in batches]
+        drawn = batches[0].draw_group(self._seed, positions, self._index, self.steps, samples)
         return drawn.transpose(1, 0, 2)

@@ -109,8 +109,8 @@ class PCFedAvg(Algorithm):
             )
 
     @property
-    def kind(self) -> str:
-        """What the state belongs to; the exact method keeps more."""
+    def state_kind(self) -> str:
+        """The kind of state; the exact variant keeps more."""
         return "PCFedAvg, exact" if self.exact else "PCFedAvg"
 
     def resolved(self, problem: Problem, run_info: RunInfo) -> Self:

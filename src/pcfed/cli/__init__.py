@@ -1,4 +1,4 @@
-"""The command line, one file a command or a few that belong together."""
+"""The command line: one module per command or per few related commands."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ MODULES = {
     "data": "data",
     "federation": "federation",
 }
-"""Where each command is."""
+"""The module of each command."""
 
 
 def load() -> Callable[[], NoReturn]:
-    """Import the file of the command that is asked for, and no other; return what runs it."""
-    asked = MODULES.get(sys.argv[1] if len(sys.argv) > 1 else "")
-    for module in [asked] if asked else dict.fromkeys(MODULES.values()):
+    """Import the module of the requested command and return the function that runs the program.
+
+    Other modules are not imported, because some of them take seconds.
+    """
+    requested = MODULES.get(sys.argv[1] if len(sys.argv) > 1 else "")
+    for module in [requested] if requested else dict.fromkeys(MODULES.values()):
         import_module(f"pcfed.cli.{module}")
     from pcfed.cli.app import run_app
 

@@ -1,4 +1,4 @@
-"""What all commands share: the application, its consoles, and how mistakes end."""
+"""What all commands share: the application, its consoles, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pcfed.data import DataError
 from pcfed.storage.atomic import FileError
 
 app = typer.Typer(
-    help="Federated learning in which every agent keeps its own model inside its own limits.",
+    help="Federated learning in which every agent has its own model in its own constraint set.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,7 +26,7 @@ errors = Console(stderr=True)
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="A directory with data sets of your own; used before anything is fetched.",
+        help="Directory with your own data sets; it is searched before anything is downloaded.",
         envvar="PCFED_DATA",
     ),
 ]
@@ -38,15 +38,13 @@ def run_app() -> NoReturn:
         app(standalone_mode=True)
     except ModuleNotFoundError as missing:
         extra = "flower" if missing.name in ("cryptography", "flwr") else "experiments"
-        errors.print(
-            f"[red]This command needs the package {missing.name!r}, which is not installed; "
-            f"run pip install 'pcfed\\[{extra}]'.[/red]",
-            highlight=False,
-            soft_wrap=True,
+        print_error(
+            f"This command needs the package {missing.name!r}, which is not installed; "
+            f"run pip install 'pcfed[{extra}]'."
         )
         sys.exit(2)
-    except (ValueError, DataError, FileError, ImportError) as mistake:
-        errors.print(f"[red]{escape(str(mistake))}[/red]", highlight=False, soft_wrap=True)
+    except (ValueError, DataError, FileError, ImportError) as error:
+        print_error(str(error))
         sys.exit(2)
     sys.exit(0)
 
@@ -61,5 +59,10 @@ def _version(
 
 
 def say(text: str) -> None:
-    """Print without colours that the text does not ask for."""
+    """Print a text as it is, without markup, colours or line breaks."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_error(text: str) -> None:
+    """Print a text in red to the standard error stream."""
+    errors.print(f"[red]{escape(text)}[/red]", highlight=False, soft_wrap=True)

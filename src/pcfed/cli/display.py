@@ -1,4 +1,4 @@
-"""What a person sees of a training while it runs, and the table at its end."""
+"""The terminal output of a training: progress while it runs, a table of results at the end."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from pcfed.cli.app import errors
+from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Record
-from pcfed.simulation.run import Evaluation
 from pcfed.training.outcome import Outcome
 
-MOST = 5
-"""Agents at most whose distances are shown while training goes on: the worst."""
+MAX_AGENTS = 5
+"""Largest number of agents whose distances are shown during training: the largest distances."""
 
-INSIDE = 1e-6
-"""A model that is nearer to its set than this is called inside."""
+FEASIBLE = 1e-6
+"""A model counts as inside its set up to this distance."""
 
 
 class Display(Progress):
-    """A bar over the rounds with the loss and the time left, and under it who is outside its set.
+    """A progress bar with the loss and the remaining time, and the agents' distances below it.
 
-    Where the output is no terminal, only the sentences of `tell` are printed.
+    If the output is not a terminal, only the messages of `notify` are printed.
 
     Parameters
     ----------
     rounds : int
-        How many there will be at most.
+        Largest number of rounds.
     names : sequence of str
         The agents.
     """
@@ -44,72 +44,75 @@ class Display(Progress):
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
         text = TextColumn("{task.description}")
         super().__init__(*columns, text, console=errors, disable=not errors.is_terminal)
-        self._together = self.add_task("together", total=rounds)
-        self._alone = self.add_task("every agent alone, to compare", total=rounds, visible=False)
+        self._federated = self.add_task("federated training", total=rounds)
+        label = "every agent alone, for comparison"
+        self._local = self.add_task(label, total=rounds, visible=False)
 
-    def watch(self, seen: Evaluation) -> None:
-        """Show an evaluated round."""
-        self._last = seen.record
-        text = f"loss {seen.record.loss:.4g}"
-        self.update(self._together, completed=seen.record.round, description=text)
+    def show_round(self, evaluation: Evaluation) -> None:
+        """Show an evaluated round of the federated training."""
+        self._last = evaluation.record
+        text = f"loss {evaluation.record.loss:.4g}"
+        self.update(self._federated, completed=evaluation.record.round, description=text)
 
-    def watch_alone(self, seen: Evaluation) -> None:
-        """Show how far the agents are that train alone."""
+    def show_local_round(self, evaluation: Evaluation) -> None:
+        """Show an evaluated round of the agents' training alone."""
         self._last = None
-        self.update(self._alone, completed=seen.record.round, visible=True)
+        self.update(self._local, completed=evaluation.record.round, visible=True)
 
-    def tell(self, text: str) -> None:
-        """Show a sentence above the bar."""
-        self.console.print(f"[yellow]{escape(text)}[/yellow]", highlight=False, soft_wrap=True)
+    def notify(self, message: str) -> None:
+        """Print a message above the progress bar."""
+        self.console.print(f"[yellow]{escape(message)}[/yellow]", highlight=False, soft_wrap=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield the bars, and the distances of the agents that are farthest outside."""
+        """Yield the progress bars and the table of distances."""
         yield self.make_tasks_table(self.tasks)
         if self._last is not None:
-            yield distances(self._names, self._last.infeasibility.tolist())
+            yield distance_table(self._names, self._last.infeasibility.tolist())
 
 
-def distances(names: Sequence[str], infeasibility: Sequence[float]) -> Table:
-    """Return who is how far outside its set: of many agents the worst, and how many are inside."""
+def distance_table(names: Sequence[str], infeasibility: Sequence[float]) -> Table:
+    """Return the distances of all agents from their sets, or the largest ones of many agents."""
     table = Table.grid(padding=(0, 2))
     order = np.argsort(infeasibility, kind="stable")[::-1]
-    few = len(names) <= MOST
-    for i in sorted(order) if few else order[:MOST]:
-        far = infeasibility[i]
-        if far > INSIDE or few:
-            place = f"{far:.2g} outside its set" if far > INSIDE else "inside its set"
-            table.add_row("", escape(_cut(names[i], 40)), place)
-    if not few:
-        inside = sum(far <= INSIDE for far in infeasibility)
+    show_all = len(names) <= MAX_AGENTS
+    for i in sorted(order) if show_all else order[:MAX_AGENTS]:
+        distance = infeasibility[i]
+        if distance > FEASIBLE:
+            table.add_row("", escape(_shorten(names[i], 40)), f"{distance:.2g} outside its set")
+        elif show_all:
+            table.add_row("", escape(_shorten(names[i], 40)), "inside its set")
+    if not show_all:
+        inside = sum(distance <= FEASIBLE for distance in infeasibility)
         table.add_row("", "", f"{inside} of {len(names)} agents inside their sets")
     return table
 
 
-def summary(outcome: Outcome) -> Table:
-    """Return what became of each agent; columns without a figure are left out."""
-    scored = any(each.score is not None for each in outcome.agents)
-    caption = f"own, average, alone: {outcome.score_name} on held-out rows" if scored else None
-    agent, kind = Column("agent", no_wrap=True), Column("set", overflow="ellipsis")
-    table = Table(agent, kind, caption=caption, box=SIMPLE_HEAD, pad_edge=False)
+def agent_table(outcome: Outcome) -> Table:
+    """Return the results of each agent, without columns that are empty."""
+    has_scores = any(agent.score is not None for agent in outcome.agents)
+    caption = f"own, average, alone: {outcome.score_name} on held-out rows" if has_scores else None
+    name, constraint = Column("agent", no_wrap=True), Column("set", overflow="ellipsis")
+    table = Table(name, constraint, caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     columns = {
-        "uses": [_used(each.used, each.budget) for each in outcome.agents],
-        "outside by": [_short(each.infeasibility) for each in outcome.agents],
-        "own": [_short(each.score) for each in outcome.agents],
-        "average": [_short(each.average_score) for each in outcome.agents],
-        "alone": [_short(each.local_score) for each in outcome.agents],
+        "budget used": [_format_budget(agent.used, agent.budget) for agent in outcome.agents],
+        "infeasibility": [_format(agent.infeasibility) for agent in outcome.agents],
+        "own": [_format(agent.score) for agent in outcome.agents],
+        "average": [_format(agent.average_score) for agent in outcome.agents],
+        "alone": [_format(agent.local_score) for agent in outcome.agents],
     }
-    shown = {name: cells for name, cells in columns.items() if any(cells)}
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
-    for i, each in enumerate(outcome.agents):
-        cells = [column[i] for column in shown.values()]
-        constraint = re.sub(r"\b[a-z_]+=", "", each.constraint).replace(" ", "")  # L1Ball(1.0)
-        table.add_row(escape(each.agent), escape(_cut(constraint, 28)), *cells)
+    columns = {header: cells for header, cells in columns.items() if any(cells)}
+    for header in columns:
+        table.add_column(header, justify="right", no_wrap=True)
+    for i, agent in enumerate(outcome.agents):
+        cells = [column[i] for column in columns.values()]
+        # "L1Ball(1.0)" instead of "L1Ball(radius=1.0)", to save width.
+        short = re.sub(r"\b[a-z_]+=", "", agent.constraint).replace(" ", "")
+        table.add_row(escape(agent.agent), escape(_shorten(short, 28)), *cells)
     return table
 
 
 def certificate(outcome: Outcome) -> str:
-    """Say how far the models can be from the best."""
+    """Return how far the models can be from the optimum, as a sentence."""
     if outcome.gap is None or outcome.objective is None:
         return f"No certificate: {outcome.reason}"
     share = math.inf if outcome.relative_gap is None else outcome.relative_gap
@@ -119,15 +122,15 @@ def certificate(outcome: Outcome) -> str:
     )
 
 
-def _cut(text: str, limit: int) -> str:
+def _shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _used(used: float | None, budget: float | None) -> str:
+def _format_budget(used: float | None, budget: float | None) -> str:
     return "" if used is None or budget is None else f"{used:.4g} of {budget:.4g}"
 
 
-def _short(figure: float | None) -> str:
-    if figure is not None and 0 < figure < 1e-9:
+def _format(value: float | None) -> str:
+    if value is not None and 0 < value < 1e-9:
         return "<1e-9"
-    return "" if figure is None else f"{figure:.3g}"
+    return "" if value is None else f"{value:.3g}"

@@ -14,9 +14,7 @@ from pcfed.training.example import write_example
 
 @app.command()
 def init(
-    folder: Annotated[
-        Path, typer.Argument(help="The folder; this one by default.")
-    ] = Path(),
+    folder: Annotated[Path, typer.Argument(help="The folder; this one by default.")] = Path(),
 ) -> None:
     """Write an example: a commented train.toml and data of five clinics, each with its own limit.
 

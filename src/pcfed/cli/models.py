@@ -1,4 +1,4 @@
-"""``pcfed predict`` and ``pcfed export``: use the models of a training, here and elsewhere."""
+"""``pcfed predict`` and ``pcfed export``: use the models of a training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pcfed.training.exports import EXPORT_FORMATS, export
 from pcfed.training.saved_run import open_models, open_module
 from pcfed.training.setup import feature_matrix
 
-Run = Annotated[Path, typer.Argument(help="The folder of a finished training.")]
+Run = Annotated[Path, typer.Argument(help="The run directory of a finished training.")]
 
 
-class Form(StrEnum):
-    """What models are written for."""
+class Format(StrEnum):
+    """The program that exported models are for."""
 
     npz = "npz"
     torch = "torch"
@@ -32,34 +32,40 @@ class Form(StrEnum):
 @app.command()
 def predict(
     run: Run,
-    data: Annotated[Path, typer.Argument(help="The rows: .csv, .npz or .parquet.")],
-    agent: Annotated[str, typer.Option(help="Whose model, or average.")],
-    out: Annotated[Path | None, typer.Option(help="A CSV file; else they are printed.")] = None,
+    data: Annotated[Path, typer.Argument(help="The rows to predict: .csv, .npz or .parquet.")],
+    agent: Annotated[str, typer.Option(help="The agent whose model predicts, or average.")],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file for the predictions; printed by default.")
+    ] = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="A column for each label, too.")
+        bool,
+        typer.Option("--probabilities", help="Add a column with the probability of each label."),
     ] = False,
     module_folder: Annotated[
-        Path | None, typer.Option(help="Of kind torch: run the module's file, which is here.")
+        Path | None,
+        typer.Option(
+            help="For torch models: the folder of the module's Python file, which is then run."
+        ),
     ] = None,
 ) -> None:
     """Predict the rows of a file with an agent's own model, or with the average model.
 
-    The file must have the columns of the training, in any order; others are ignored.
+    The file must have the columns of the training, in any order; other columns are ignored.
     """
-    given = open_models(run)
-    given.model(agent)
+    trained = open_models(run)
+    trained.model(agent)  # refuses an unknown agent before any file is read
     if out is not None and out.exists() and data.exists() and out.samefile(data):
-        raise ValueError(f"predict: --out must not be the data, got {out}; give another file.")
-    X = feature_matrix(read_table(data), given.columns)
-    module = open_module(_folder(run), module_folder) if module_folder else None
-    columns = {"prediction": given.predict(agent, X, module=module).tolist()}
+        raise ValueError(f"predict: --out must not be the data file, got {out}; give another file.")
+    X = feature_matrix(read_table(data), trained.columns)
+    module = open_module(_directory(run), module_folder) if module_folder else None
+    columns = {"prediction": trained.predict(agent, X, module=module).tolist()}
     if probabilities:
-        found = given.probabilities(agent, X, module=module).T.tolist()
-        columns |= {f"p({label})": p for label, p in zip(given.labels or (), found, strict=True)}
+        values = trained.probabilities(agent, X, module=module).T.tolist()
+        columns |= {f"p({label})": p for label, p in zip(trained.labels or (), values, strict=True)}
     text = io.StringIO(newline="")
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(columns)
-    lines.writerows(zip(*columns.values(), strict=True))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     if out is None:
         sys.stdout.write(text.getvalue())
         return
@@ -70,25 +76,27 @@ def predict(
 @app.command("export")
 def export_models(
     run: Run,
-    to: Annotated[Form, typer.Option(help="The form.")],
+    to: Annotated[Format, typer.Option(help="The program that the models are for.")],
     agent: Annotated[
-        str | None, typer.Option(help="Whose model, or average; all of them by default.")
+        str | None,
+        typer.Option(help="The agent whose model is exported, or average; all by default."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The file; export.npz, .pt or .json in the folder else.")
+        Path | None,
+        typer.Option(help="The file; by default export.npz, .pt or .json in the run directory."),
     ] = None,
 ) -> None:
     """Write the models for other programs.
 
-    npz: arrays by name. torch: parameters for nn.Linear, or the module that was trained, which
-    torch.load reads with weights_only=True. sklearn: JSON with coef_, intercept_ and classes_.
+    npz: named arrays. torch: parameters of an nn.Linear or of the trained module, which torch.load
+    reads with weights_only=True. sklearn: JSON with coef_, intercept_ and classes_.
     """
-    given = open_models(run)
-    path = _folder(run) / f"export{EXPORT_FORMATS[to].suffix}" if out is None else out
-    export(given, path, to, agent)
+    trained = open_models(run)
+    path = _directory(run) / f"export{EXPORT_FORMATS[to].suffix}" if out is None else out
+    export(trained, path, to, agent)
     say(f"The {'models' if agent is None else f'model of {agent}'} for {to.value}: {path}")
 
 
-def _folder(run: Path) -> Path:
-    """Return the folder of a training, of which a file may be given."""
+def _directory(run: Path) -> Path:
+    """Return the run directory; the path may also be the one of its models.npz."""
     return run if run.is_dir() else run.parent

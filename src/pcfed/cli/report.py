@@ -1,4 +1,4 @@
-"""``pcfed report`` and ``pcfed compare``: what came of trainings, as a page and as a table."""
+"""``pcfed report`` and ``pcfed compare``: the results of trainings, as a page and as a table."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from pcfed.cli.app import app, console, say
-from pcfed.report.training import differences, titled, view_of, write_training_report
+from pcfed.report import write_training_report
+from pcfed.report.training_report import compared_metrics, compared_settings, runs_by_title
 from pcfed.training.saved_run import open_run
 
-Out = Annotated[Path | None, typer.Option(help="The page to write.")]
+Out = Annotated[Path | None, typer.Option(help="The HTML file to write.")]
 
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder of a training, finished or not.")],
+    run: Annotated[Path, typer.Argument(help="The run directory of a training, finished or not.")],
     out: Out = None,
 ) -> None:
-    """Write a page on a training: how it went, every agent's model and figures, the certificate.
+    """Write a page on a training: curves, every agent's model and metrics, the certificate.
 
-    It is one HTML file, report.html in the folder by default, and needs nothing else.
+    The page is one HTML file that loads nothing from elsewhere; by default report.html in the run
+    directory.
     """
     path = run / "report.html" if out is None else out
     write_training_report([open_run(run)], path)
@@ -33,27 +35,26 @@ def report(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of trainings.")],
+    runs: Annotated[list[Path], typer.Argument(help="The run directories of trainings.")],
     out: Out = None,
 ) -> None:
-    """Put trainings side by side: what differs in their settings, and what came of them.
+    """Compare trainings: the settings that differ, and the results.
 
     The page is compare.html by default.
     """
     if len(runs) < 2:
-        raise ValueError(f"compare: give at least two folders, got {runs[0]}; see pcfed report.")
-    opened = titled([open_run(run) for run in runs])
-    found = {name: view_of("", name, run).figures for name, run in opened.items()}
-    rows = {key: [each.get(key, "") for each in found.values()] for key in _keys(found)}
-    for title, lines in (("settings", differences(list(opened.values()))), ("figures", rows)):
+        raise ValueError(
+            f"compare: give at least two run directories, got {runs[0]}; "
+            "pcfed report writes a page on one."
+        )
+    opened = runs_by_title([open_run(run) for run in runs])
+    trainings = list(opened.values())
+    tables = {"settings": compared_settings(trainings), "metrics": compared_metrics(trainings)}
+    for title, rows in tables.items():
         table = Table(title, *map(escape, opened), box=SIMPLE_HEAD)
-        for key, values in lines.items():
+        for key, values in rows.items():
             table.add_row(escape(key), *map(escape, values))
         console.print(table)
     path = Path("compare.html") if out is None else out
-    write_training_report(list(opened.values()), path)
+    write_training_report(trainings, path)
     say(f"Open {path}")
-
-
-def _keys(found: dict[str, dict[str, str]]) -> list[str]:
-    return list(dict.fromkeys(key for figures in found.values() for key in figures))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from pcfed.cli.app import app, console, errors, say
-from pcfed.cli.display import Display, certificate, summary
+from pcfed.cli.app import app, console, errors, print_error, say
+from pcfed.cli.display import Display, agent_table, certificate
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
 from pcfed.training.trainer import prepare
@@ -21,54 +22,54 @@ def train(
     config: Annotated[Path, typer.Argument(help="The TOML file that describes the training.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the training; runs/ and the file's name by default."),
+        typer.Option(help="Run directory; by default runs/ and the name of the TOML file."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Agents side by side.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of parallel workers.")] = 1,
     allow_import: Annotated[
-        bool, typer.Option("--allow-import", help="Run the file that model.module names.")
+        bool, typer.Option("--allow-import", help="Run the Python file that model.module names.")
     ] = False,
-    csv: Annotated[Path | None, typer.Option(help="The history as a CSV file, too.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the history to a CSV file.")] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="The history for TensorBoard, in this folder.")
+        Path | None, typer.Option(help="Also write the history for TensorBoard to this folder.")
     ] = None,
     mlflow: Annotated[
-        bool, typer.Option("--mlflow", help="The history as a run of MLflow.")
+        bool, typer.Option("--mlflow", help="Also record the history as a run of MLflow.")
     ] = False,
 ) -> None:
-    """Train every agent's own model as a TOML file says.
+    """Train every agent's own model as described in a TOML file.
 
-    Everything is checked before anything is written. Stop it with Ctrl-C at any time, or let it be
-    killed: the same command goes on from the last rounds that were saved, to the same bits.
+    Everything is checked before anything is written. You can stop the training with Ctrl-C at any
+    time; after that, or after a crash, the same command resumes it from the last saved round, and
+    the result is the same to the last bit.
     """
     trainer = prepare(config, out, allow_import=allow_import)
     tracking = open_trackers(trainer, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
     with Display(trainer.config.training.rounds, trainer.setup.problem.names) as display, tracking:
-        tracking.notify = display.tell
+        tracking.notify = display.notify
         result = trainer.run(
             workers=workers,
-            callbacks=[display.watch, tracking.on_evaluation],
-            local_callbacks=[display.watch_alone],
-            notify=display.tell,
+            callbacks=[display.show_round, tracking.on_evaluation],
+            local_callbacks=[display.show_local_round],
+            notify=display.notify,
         )
         tracking.status = result.status
     if result.status == "interrupted":
-        given = {"--out": out, "--csv": csv, "--tensorboard": tensorboard}
-        options = [each for name, path in given.items() if path for each in (name, str(path))]
-        flags = [*["--mlflow"] * mlflow, *["--allow-import"] * allow_import]
-        again = shlex.join(["pcfed", "train", str(config), *options, *flags])
         done = f"{result.state.round} of {trainer.config.training.rounds} rounds"
-        errors.print(
-            f"Stopped after {done}, all saved. Go on with: {escape(again)}", soft_wrap=True
-        )
+        command = escape(shlex.join(["pcfed", *sys.argv[1:]]))
+        errors.print(f"Stopped after {done}; all are saved. Resume with: {command}", soft_wrap=True)
         raise typer.Exit(130)
     if result.status == "diverged":
-        errors.print(f"[red]{escape(result.message)}[/red]", highlight=False, soft_wrap=True)
+        print_error(result.message)
         raise typer.Exit(1)
-    if not trainer.directory.outcome.exists():  # it was told why
+    if not trainer.directory.outcome.exists():  # the display has shown the reason
         raise typer.Exit(1)
-    outcome = Outcome.load(trainer.directory.outcome)
-    console.print(summary(outcome))
+    _print_results(Outcome.load(trainer.directory.outcome), result.message, trainer.directory.path)
+
+
+def _print_results(outcome: Outcome, message: str, directory: Path) -> None:
+    """Print the table of agents, the notes, the certificate and the next command."""
+    console.print(agent_table(outcome))
     for sentence in (*outcome.notes, certificate(outcome)):
         say(sentence)
-    say(f"{result.message} Everything is in {trainer.directory.path}. Next:")
-    say(f"  pcfed report {shlex.quote(str(trainer.directory.path))}")
+    say(f"{message} Everything is in {directory}. Next:")
+    say(f"  pcfed report {shlex.quote(str(directory))}")

@@ -33,10 +33,10 @@ from pcfed.experiments.runner import build_problem
 from pcfed.guarantees import Certificate, certify
 from pcfed.losses import LeastSquares
 from pcfed.problem import Agent, Problem
-from pcfed.sampling import batch_size
+from pcfed.sampling import resolve_batch_size
 from pcfed.sets import L1Ball, ProjectionError
+from pcfed.simulation import run
 from pcfed.simulation.result import Result
-from pcfed.simulation.run import run
 from pcfed.storage.atomic import write_atomically
 
 EXACT = "exact"
@@ -100,7 +100,7 @@ class Case:
 
     def run_info(self, problem: Problem) -> RunInfo:
         """Return what methods may know of the runs."""
-        sizes = [batch_size(self.batch, a.loss.size, agent=a.name) for a in problem.agents]
+        sizes = [resolve_batch_size(self.batch, a.loss.size, agent=a.name) for a in problem.agents]
         return RunInfo(
             rounds=self.others,
             max_local_steps=self.local_steps,

@@ -30,8 +30,8 @@ from pcfed.guarantees import bounds, constants, optimum
 from pcfed.losses import LogisticRegression
 from pcfed.problem import Agent, Problem
 from pcfed.sets import L1Ball
+from pcfed.simulation import run
 from pcfed.simulation.result import Record, Result
-from pcfed.simulation.run import run
 from pcfed.storage.atomic import write_atomically
 
 RATES = "rates"

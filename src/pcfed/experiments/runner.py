@@ -26,8 +26,8 @@ from pcfed.experiments.presets import Method, Preset, Setting, digest
 from pcfed.losses import SoftmaxRegression
 from pcfed.problem import Agent, Problem
 from pcfed.sets import parse_set
+from pcfed.simulation import Checkpointing, Evaluation, run
 from pcfed.simulation.result import Result
-from pcfed.simulation.run import Evaluation, run
 from pcfed.storage.atomic import write_atomically
 
 DIRICHLET_ALPHA = 0.5
@@ -124,9 +124,7 @@ def run_jobs(
             seed=job.seed,
             callbacks=[progress],
             stop=lambda _: halt.is_set(),
-            checkpoint=path.with_suffix(".checkpoint"),
-            every=50,
-            resume=True,
+            checkpoint=Checkpointing(path.with_suffix(".checkpoint"), every=50, resume=True),
         )
         if not halt.is_set():
             facts = json.dumps(job.facts(), indent=1)

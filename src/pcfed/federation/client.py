@@ -19,7 +19,7 @@ import numpy as np
 
 from pcfed.algorithms import Algorithm, LocalContext
 from pcfed.arrays import Array
-from pcfed.federation.agent_report import measures, save_outcome
+from pcfed.federation.agent_report import local_metrics, save_model_and_report
 from pcfed.federation.certification import REPLY_VECTORS, certificate_reply
 from pcfed.federation.client_state import ClientState, PendingUpdate
 from pcfed.federation.paths import LOCK, STATE
@@ -34,8 +34,8 @@ from pcfed.federation.protocol import (
     read_round_info,
 )
 from pcfed.problem import Agent
-from pcfed.sampling import Batches, batch_size
-from pcfed.storage.atomic import sole_user
+from pcfed.sampling import BatchSampler, resolve_batch_size
+from pcfed.storage.locks import exclusive_lock
 
 
 class Client:
@@ -73,8 +73,8 @@ class Client:
         self.name, self.agent, self.folder = name, agent, folder
         self._certificate, self._report = certificate, report
         self._model_metadata = model_metadata or {}
-        size = batch_size(batch, agent.loss.size, agent=name)
-        self._batches = Batches(agent.loss.size, size)
+        size = resolve_batch_size(batch, agent.loss.size, agent=name)
+        self._batches = BatchSampler(agent.loss.size, size)
 
     @property
     def state_path(self) -> Path:
@@ -96,7 +96,7 @@ class Client:
         # Only the owner may read the folder: the state is private.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Flower may start a second process for this agent while the first still runs.
-        with sole_user(self.folder / LOCK):
+        with exclusive_lock(self.folder / LOCK):
             state = self._settle_pending(algorithm, message)
             if message.kind == "train":
                 state = self._train(algorithm, state, message)
@@ -127,8 +127,15 @@ class Client:
         elif kind == "audit":
             vectors = self._audit_products(algorithm, state, message)
         elif kind == "finish":
-            average, about = algorithm.average(message.vectors), self._model_metadata
-            save_outcome(self.folder, self.name, self.agent, model, average, received, about)
+            save_model_and_report(
+                self.folder,
+                self.name,
+                self.agent,
+                model,
+                algorithm.average(message.vectors),
+                received,
+                self._model_metadata,
+            )
         elif kind not in REPLY_VECTORS:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
         elif self._certificate:
@@ -136,7 +143,7 @@ class Client:
             vectors, more = certificate_reply(kind, self.agent, model, message.vectors, m)
             metadata |= more
         if kind in ("train", "finish"):
-            metrics = measures(self.agent, model, self._report)
+            metrics = local_metrics(self.agent, model, self._report)
             metadata |= {f"metric_{name}": value for name, value in metrics.items()}
         return Message(kind, metadata, vectors)
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from pcfed.algorithms import RoundInfo
 from pcfed.arrays import Array
 from pcfed.federation.protocol import AcceptedUpdate, read_round_info, round_metadata
-from pcfed.simulation.result import group_of
+from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.saved import Metadata, SavedArchive
 
@@ -83,7 +83,7 @@ class ClientState(SavedArchive):
     def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, AnyArray]) -> Self:
         pending = None
         if metadata["pending"] is not None:
-            kept, sent, received = (group_of(arrays, g) for g in ("kept", "sent", "received"))
+            kept, sent, received = (arrays_in(arrays, g) for g in ("kept", "sent", "received"))
             pending = PendingUpdate(read_round_info(metadata["pending"]), kept, sent, received)
         accepted = AcceptedUpdate(**metadata["accepted"])
-        return cls(metadata["training"], accepted, group_of(arrays, "private"), pending)
+        return cls(metadata["training"], accepted, arrays_in(arrays, "private"), pending)

@@ -151,7 +151,7 @@ class Server:
         steps = config.local_steps * len(accepted)
         sums = Sums(vectors, len(accepted), steps)
         metrics = {name: reported_metrics(updates[name]) for name in accepted}
-        self._history.add(
+        self._history.append(
             {
                 "round": before.round,
                 "accepted": accepted,

@@ -20,7 +20,7 @@ from pcfed.federation.server_config import ServerConfig
 from pcfed.federation.server_result import ServerResult
 from pcfed.federation.status_file import StatusFile
 from pcfed.federation.transport import FlowerTransport, resolve_roster
-from pcfed.storage.atomic import sole_user
+from pcfed.storage.locks import exclusive_lock
 
 app = ServerApp()
 
@@ -55,7 +55,7 @@ def run_task(grid: Grid, path: Path, task: str) -> None:
     if task == "audit" and not checkpoint.exists():
         raise ValueError(f"{path}: there is no training to audit yet; train first.")
     with (
-        sole_user(folder / LOCK),
+        exclusive_lock(folder / LOCK),
         StatusFile(folder / STATUS, config.training, config.rounds) as status,
     ):
         transport = FlowerTransport(grid, file.model, file.rounds.deadline, status.update)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from pcfed.arrays import Array
 from pcfed.federation.protocol import AcceptedUpdate
-from pcfed.simulation.result import group_of
+from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.journal import Extent
 from pcfed.storage.saved import Metadata, SavedArchive
@@ -58,7 +58,7 @@ class ServerState(SavedArchive):
         return cls(
             metadata["config"],
             metadata["round"],
-            group_of(arrays, "server"),
+            arrays_in(arrays, "server"),
             {name: AcceptedUpdate(**update) for name, update in metadata["accepted"].items()},
             None if history is None else Extent(*history),
         )

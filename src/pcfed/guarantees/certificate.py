@@ -38,8 +38,8 @@ from pcfed.guarantees.tighten import tighten
 from pcfed.notebook import html_table
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError
+from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Result
-from pcfed.simulation.run import Evaluation
 from pcfed.validation import count, positive
 
 
@@ -90,7 +90,7 @@ def send_slope(agent: Agent, model: Array, average: Array) -> Slope:
     average : array of shape (n,)
         The mean $\hat z$ of the first round.
     """
-    loss = agent.loss.double()
+    loss = agent.loss.to_float64()
     apart = model - average
     objective = loss.value(average) + agent.coupling / 2 * float(apart @ apart)
     gradient = loss.gradient(average) - agent.coupling * apart

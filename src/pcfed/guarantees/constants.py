@@ -177,7 +177,7 @@ def constants(
     else:
         nu2 = noise_estimate(problem, noise_at, batch=batch, sampling=sampling)
     notes = []
-    fine = problem.double()
+    fine = problem.to_float64()
     Q = M = norm = M_printed = None
     if penalised is not None:
         _expect_penalty(penalised, rho)

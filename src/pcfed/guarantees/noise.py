@@ -21,7 +21,7 @@ import numpy as np
 from pcfed.arrays import Array, Float64Array
 from pcfed.losses import Loss
 from pcfed.problem import Problem
-from pcfed.sampling import Batches, Sampling, batch_size
+from pcfed.sampling import BatchSampler, Sampling, resolve_batch_size
 from pcfed.validation import floating
 
 SAMPLES = 512
@@ -99,8 +99,8 @@ def _factors(problem: Problem, batch: float | int, sampling: Sampling) -> list[t
     found = []
     for agent, name in zip(problem.agents, problem.names, strict=True):
         N = agent.loss.size
-        b = batch_size(batch, N, agent=name)
-        if Batches(N, b, sampling).full or N == 1:
+        b = resolve_batch_size(batch, N, agent=name)
+        if BatchSampler(N, b, sampling).is_full_batch or N == 1:
             factor = 0.0
         elif sampling == "blocks":
             factor = 1.0

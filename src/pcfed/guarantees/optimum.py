@@ -177,7 +177,7 @@ class _Search:
     """An iterate and everything that belongs to it."""
 
     def __init__(self, problem: Problem, rho: float | None, x: Float64Array, goal: float) -> None:
-        self.problem = problem.double() if goal < COARSE else problem
+        self.problem = problem.to_float64() if goal < COARSE else problem
         self.rho, self.goal = rho, goal
         self.sigma = np.array([[agent.coupling] for agent in problem.agents])
         self.hints = [Hint() for _ in problem.agents]

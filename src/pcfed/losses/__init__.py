@@ -10,12 +10,12 @@ from pcfed.losses.softmax import SoftmaxRegression
 if TYPE_CHECKING:
     from pcfed.losses.torch_loss import TorchLoss as TorchLoss
 
-# Not TorchLoss: an import of everything must not need torch.
+# Without TorchLoss: `from pcfed.losses import *` must work without torch.
 __all__ = ["LeastSquares", "LogisticRegression", "Loss", "SoftmaxRegression"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `TorchLoss` when it is first asked for: the rest does without torch."""
+    """Import `TorchLoss` at its first use, so that the other losses work without torch."""
     if name != "TorchLoss":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-r"""What every local loss offers to the algorithms: value, gradient, smoothness.
+r"""The interface of a local loss: value, gradient, smoothness.
 
 In this folder $x$ is the flat parameter vector, $\varphi_j$ the features of sample $j$ and
 $N$ the number of samples.
@@ -16,20 +16,20 @@ from numpy.typing import ArrayLike, NDArray
 from pcfed.arrays import Array
 
 Rows = slice | NDArray[np.integer[Any]] | None
-"""Which samples: a slice, an array of whole numbers (repeats count twice), or None for all."""
+"""The samples of a batch: a slice, an array of row numbers (repeats count twice), None for all."""
 
 
 class Loss(ABC):
     r"""A local loss $f(x) = \frac1N \sum_j \ell_j(x) + r(x)$ over the data of one agent.
 
-    A loss is immutable: data and options are fixed when it is made, and parameters are always
-    passed in, as one flat vector. To use a model of your own, set the attributes below and
-    implement the four methods.
+    A loss is immutable: its data and options are set in the constructor, and the parameters are an
+    argument of every method, as one flat vector. To write a loss, set the attributes below and
+    implement the four abstract methods.
 
     Attributes
     ----------
     n : int
-        Number of parameters, an intercept included.
+        Number of parameters, including the intercept.
     shape : tuple of int
         Shape of the coefficients, which come first in the flat vector, row-major.
     size : int
@@ -38,8 +38,9 @@ class Loss(ABC):
         float32 or float64, the dtype of gradients and so of local steps.
     convex : bool
         Whether $f$ is convex; certificates need it.
-    free : slice or None
-        The part of the flat vector that constraints leave alone (the intercept).
+    intercept_slice : slice or None
+        The intercept in the flat vector, where constraints do not apply; None, the default, if
+        there is no intercept. It comes after all coefficients.
     """
 
     n: int
@@ -47,7 +48,7 @@ class Loss(ABC):
     size: int
     dtype: np.dtype[Any]
     convex: bool
-    free: slice | None
+    intercept_slice: slice | None = None
 
     @abstractmethod
     def value(self, x: ArrayLike) -> float:
@@ -69,38 +70,47 @@ class Loss(ABC):
 
     @abstractmethod
     def smoothness(self) -> float:
-        """Return $L_f$, a Lipschitz constant of the gradient."""
+        """Return $L_f$, a Lipschitz constant of the gradient; infinity if none is known."""
+
+    @abstractmethod
+    def permute_samples(self, order: ArrayLike) -> Loss:
+        """Return a copy of this loss with its samples in another order.
+
+        ``sampling="blocks"`` shuffles the samples once, so that every batch is a slice.
+
+        Parameters
+        ----------
+        order : array of int
+            Every row number 0..size-1 once.
+        """
 
     def typical_smoothness(self, batch: int | None = None) -> float:
-        """Return the curvature to expect, where $L_f$ is a bound that data hardly ever reach.
+        """Return the curvature to expect in training, which may be far below the bound $L_f$.
 
-        ``step="auto"`` is made from it; $L_f$ where nothing better is known.
+        ``step="auto"`` is computed from it. The default is $L_f$.
 
         Parameters
         ----------
         batch : int, optional
-            Number of samples in a gradient; all by default. Few samples are more curved than many.
+            Number of samples in a gradient; all by default. The mean over a small batch has a
+            larger curvature than the mean over all samples.
         """
         return self.smoothness()
 
     def gradient_spread(self) -> float:
-        r"""Return a bound of the variance of the gradient of one sample, wherever it is taken.
+        r"""Return a bound on the variance of the gradient of one sample that holds at every $x$.
 
         $$ \sup_x \frac1N \sum_j \|\nabla \ell_j(x) - \nabla \bar\ell(x)\|^2,
            \qquad \bar\ell = \frac1N \sum_j \ell_j $$
 
-        Infinite where there is none, or none is known.
+        Infinity, the default, if there is no bound or none is known.
         """
         return math.inf
 
-    def double(self) -> Loss:
-        """Return the same loss with float64 arithmetic; itself where there is no such form."""
+    def to_float64(self) -> Loss:
+        """Return the same loss in float64 arithmetic, or the loss itself if it has no such form."""
         return self
 
     def accuracy(self, x: ArrayLike) -> float:
-        """Return the share of samples that the model gets right; NaN where that has no meaning."""
+        """Return the fraction of samples that are predicted correctly; NaN if undefined."""
         return math.nan
-
-    @abstractmethod
-    def permuted(self, order: ArrayLike) -> Loss:
-        """Return this loss with its samples in another order, so that batches can be slices."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from pcfed import kernels
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import OTHER, BatchSource, LinearModelSpec, read_only
-from pcfed.losses.features import Index, is_sparse
+from pcfed.losses.features import is_sparse
+from pcfed.losses.row_index import RowIndex
 
 if TYPE_CHECKING:
     from pcfed.losses.linear import LinearModel
@@ -75,7 +76,7 @@ def gradients(source: BatchSource, x: Array, out: Array) -> None:
     compiled.gradient_rows(*source.dtypes)(x, source, source.scratch(), out)
 
 
-def gradient(model: LinearModel, x: Array, index: Index, out: Array) -> None:
+def gradient(model: LinearModel, x: Array, index: RowIndex, out: Array) -> None:
     """Write the gradient of one model on a batch of a size that is supported."""
     matrix, size = model._features.matrix, model.size
     rows = np.arange(*index.indices(size)) if isinstance(index, slice) else index % size

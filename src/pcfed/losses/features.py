@@ -1,7 +1,8 @@
 """The feature matrix Φ = scale · X of a linear model, read in blocks of rows.
 
-X stays in the form in which it is cheap to keep: float32 or float64, uint8 pixels, or sparse
-rows. Only blocks are converted, and the scale goes into the small matrices of a product.
+X is kept in the dtype and form in which it needs the least memory: float32 or float64, uint8
+pixels, or sparse rows. Only blocks are converted, and products apply the scale to their small
+factor.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import sparse
 
+from pcfed.losses.row_index import RowIndex, split_index
 from pcfed.validation import positive
 
 Matrix = Any
 """Dense (numpy.ndarray) or sparse (scipy.sparse.csr_array) rows of features."""
 
-Index = slice | NDArray[np.intp]
-
-FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-PIXELS = np.dtype(np.uint8)
-BLOCK_ROWS = 4096  # bounds the memory for logits
-BLOCK_BYTES = 2**21  # a copied block stays in the cache between its two products
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+UINT8 = np.dtype(np.uint8)
+MAX_BLOCK_ROWS = 4096  # bounds the memory for logits
+MAX_BLOCK_BYTES = 2**21  # a copied block stays in the cache between its two products
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,62 +39,67 @@ class Features:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Samples and features."""
+        """Number of samples and number of features."""
         rows, columns = self.matrix.shape
         return int(rows), int(columns)
 
-    def permuted(self, order: NDArray[np.intp]) -> Features:
+    def permute_rows(self, order: NDArray[np.intp]) -> Features:
         """Return a copy with the rows in the given order."""
-        return Features(_locked(self.matrix[order]), self.dtype, self.scale)
+        return Features(_read_only_view(self.matrix[order]), self.dtype, self.scale)
 
-    def double(self) -> Features:
+    def to_float64(self) -> Features:
         """Return the same features with products in float64; dense data are not copied."""
         matrix = self.matrix.astype(np.float64) if is_sparse(self.matrix) else self.matrix
-        return Features(_locked(matrix), np.dtype(np.float64), self.scale)
+        return Features(_read_only_view(matrix), FLOAT64, self.scale)
 
-    def blocks(self, index: Index) -> Iterator[tuple[Matrix, Index]]:
-        """Yield the rows ``index`` without the scale, block by block, each with its own index.
+    def blocks(self, index: RowIndex) -> Iterator[tuple[Matrix, RowIndex]]:
+        """Yield the rows ``index``, not scaled, in blocks, each with its own index.
 
-        A block may be a view on the data, or a buffer that the next one in this thread overwrites.
+        A block is a view on the data, or a buffer that the next block of this thread overwrites.
         """
-        matrix, gather = self.matrix, not isinstance(index, slice)
-        copied = (matrix.dtype != self.dtype or gather) and not is_sparse(matrix)
-        step = BLOCK_ROWS
-        if copied:
-            step = min(step, max(64, BLOCK_BYTES // (self.dtype.itemsize * matrix.shape[1])))
-        for part in parts(index, len_of(index, matrix.shape[0]), matrix.shape[0], step):
+        matrix = self.matrix
+        is_copied = matrix.dtype != self.dtype or not isinstance(index, slice)
+        max_rows = MAX_BLOCK_ROWS
+        if is_copied and not is_sparse(matrix):
+            row_bytes = self.dtype.itemsize * matrix.shape[1]
+            max_rows = min(max_rows, max(64, MAX_BLOCK_BYTES // row_bytes))
+        for part in split_index(index, matrix.shape[0], max_rows):
             if isinstance(part, slice) or is_sparse(matrix):
-                yield self._converted(matrix[part]), part
+                yield self._convert(matrix[part]), part
             else:
-                yield self.gathered(part), part
+                yield self.gather(part), part
 
-    def gathered(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Return some rows of dense features, without the scale, in a buffer of this thread."""
-        block = _buffer("gathered", (len(rows), self.matrix.shape[1]), self.matrix.dtype)
-        np.take(self.matrix, rows, axis=0, out=block, mode="wrap")  # "raise" would copy once more
-        converted: NDArray[Any] = self._converted(block)
+    def gather(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Return some rows of dense features, not scaled, in a buffer of this thread."""
+        block = _thread_buffer("gathered", (len(rows), self.matrix.shape[1]), self.matrix.dtype)
+        # With mode="raise", NumPy would copy into another buffer first.
+        np.take(self.matrix, rows, axis=0, out=block, mode="wrap")
+        converted: NDArray[Any] = self._convert(block)
         return converted
 
-    def _converted(self, block: Matrix) -> Matrix:
-        """Return a block in the dtype of products, in a buffer of this thread if it has another."""
+    def _convert(self, block: Matrix) -> Matrix:
+        """Return a block in the dtype of products, if necessary in a buffer of this thread."""
         if block.dtype == self.dtype:
             return block
-        converted = _buffer("converted", block.shape, self.dtype)
+        converted = _thread_buffer("converted", block.shape, self.dtype)
         np.copyto(converted, block)
         return converted
 
 
-_kept = threading.local()
+_thread_buffers = threading.local()
 
 
-def _buffer(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return this thread's array for a purpose: fresh memory costs more than what is written."""
+def _thread_buffer(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an uninitialised array in memory that this thread reuses for ``name``.
+
+    Allocating new memory takes longer than writing a block.
+    """
     size = math.prod(shape) * dtype.itemsize
-    kept: NDArray[np.uint8] = getattr(_kept, name, np.empty(0, np.uint8))
-    if kept.size < size:
-        kept = np.empty(size, np.uint8)
-        setattr(_kept, name, kept)
-    return kept[:size].view(dtype).reshape(shape)
+    buffer: NDArray[np.uint8] = getattr(_thread_buffers, name, np.empty(0, np.uint8))
+    if buffer.size < size:
+        buffer = np.empty(size, np.uint8)
+        setattr(_thread_buffers, name, buffer)
+    return buffer[:size].view(dtype).reshape(shape)
 
 
 def is_sparse(matrix: Matrix) -> bool:
@@ -102,32 +107,25 @@ def is_sparse(matrix: Matrix) -> bool:
     return bool(sparse.issparse(matrix))
 
 
-def len_of(index: Index, size: int) -> int:
-    """Return how many of ``size`` rows an index selects."""
-    return len(range(*index.indices(size))) if isinstance(index, slice) else len(index)
-
-
-def parts(index: Index, length: int, size: int, step: int) -> Iterator[Index]:
-    """Cut an index into indices of at most ``step`` rows."""
-    if length <= step:
-        yield index
-    elif isinstance(index, slice):
-        every = range(*index.indices(size))
-        for start in range(0, length, step):
-            part = every[start : start + step]
-            yield slice(part.start, None if part.stop < 0 else part.stop, part.step)
-    else:
-        for start in range(0, length, step):
-            yield index[start : start + step]
-
-
 def read_features(
     where: str, X: Matrix, *, scale: float | None, dtype: DTypeLike | None
 ) -> Features:
-    """Check ``X`` and wrap it without a copy where its form allows it."""
+    """Check ``X`` and wrap it, without a copy if its form allows it.
+
+    Parameters
+    ----------
+    where : str
+        The name of the loss, for error messages.
+    X : array or scipy.sparse matrix, samples × features
+        What the user gave.
+    scale : float, optional
+        Factor on X; by default 1/255 for uint8 and 1 otherwise.
+    dtype : float32 or float64, optional
+        The dtype of products; by default the one closest to X.
+    """
     if scale is not None:
         scale = positive(f"{where}: scale", scale)
-    matrix: Matrix = X if is_sparse(X) else _array(X)
+    matrix: Matrix = X if is_sparse(X) else as_number_array(X)
     if matrix.dtype.kind not in "fiub":
         raise ValueError(
             f"{where}: X must be real numbers in a rectangular array, got "
@@ -139,27 +137,31 @@ def read_features(
             f"got shape {matrix.shape}; give one row per sample, for images "
             "X.reshape(len(X), -1)."
         )
-    given = matrix.dtype
     if scale is None:
-        scale = 1 / 255 if given == PIXELS else 1.0
-    kind = _float_dtype(where, dtype, given)
-    if is_sparse(matrix):
-        with np.errstate(over="ignore"):
-            matrix = sparse.csr_array(matrix, dtype=kind)
-        _check_finite(where, matrix.data, "among its stored entries")
-    elif given != PIXELS:
-        with np.errstate(over="ignore"):
-            matrix = matrix.astype(kind, copy=False)
-        _check_finite(where, matrix, "")
-    if not is_sparse(matrix) and matrix.strides[1] != matrix.itemsize:
-        matrix = np.ascontiguousarray(matrix)
-    return Features(_locked(matrix), kind, scale)
+        scale = 1 / 255 if matrix.dtype == UINT8 else 1.0
+    product_dtype = _product_dtype(where, dtype, matrix.dtype)
+    return Features(
+        _read_only_view(_convert_matrix(where, matrix, product_dtype)), product_dtype, scale
+    )
 
 
-def _array(X: ArrayLike) -> NDArray[Any]:
-    """Return ``X`` as a plain array, of text if it holds no numbers."""
+def _convert_matrix(where: str, matrix: Matrix, dtype: np.dtype[Any]) -> Matrix:
+    """Return finite features in ``dtype``, as sparse or contiguous rows; dense uint8 stay."""
+    with np.errstate(over="ignore"):  # numbers too large for float32 are reported below
+        if is_sparse(matrix):
+            matrix = sparse.csr_array(matrix, dtype=dtype)
+            _check_finite(where, matrix.data, "among its stored entries")
+            return matrix
+        if matrix.dtype != UINT8:
+            matrix = matrix.astype(dtype, copy=False)
+            _check_finite(where, matrix, "")
+    return matrix if matrix.strides[1] == matrix.itemsize else np.ascontiguousarray(matrix)
+
+
+def as_number_array(values: ArrayLike) -> NDArray[Any]:
+    """Return values as a numeric array, or a text array (for error messages) if they are none."""
     try:
-        array = np.asarray(X)
+        array = np.asarray(values)
         if array.dtype.kind == "O":
             array = array.astype(np.float64)
     except (TypeError, ValueError):
@@ -167,27 +169,27 @@ def _array(X: ArrayLike) -> NDArray[Any]:
     return array
 
 
-def _float_dtype(where: str, dtype: DTypeLike | None, given: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype asked for, or else the one that suits features of the ``given`` dtype."""
+def _product_dtype(where: str, dtype: DTypeLike | None, given: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the requested dtype, or the default for features of the ``given`` dtype."""
     if dtype is None:
-        small = given.kind == "f" and given.itemsize <= 4
-        return FLOATS[0] if small or given == PIXELS else FLOATS[1]
+        is_small = given.kind == "f" and given.itemsize <= 4
+        return FLOAT32 if is_small or given == UINT8 else FLOAT64
     try:
-        kind = np.dtype(dtype)
+        requested = np.dtype(dtype)
     except TypeError:
-        kind = np.dtype(object)
-    if kind not in FLOATS:
+        requested = np.dtype(object)
+    if requested not in (FLOAT32, FLOAT64):
         raise ValueError(
             f"{where}: dtype must be float32 or float64, got {dtype!r}; "
             "leave it out to take that of X."
         )
-    return kind
+    return requested
 
 
 def _check_finite(where: str, array: NDArray[Any], place: str) -> None:
-    """Refuse NaN and inf, looking at a block of rows at a time."""
-    for start in range(0, len(array), BLOCK_ROWS):
-        finite = np.isfinite(array[start : start + BLOCK_ROWS])
+    """Raise if there is NaN or inf, with one block of rows in memory at a time."""
+    for start in range(0, len(array), MAX_BLOCK_ROWS):
+        finite = np.isfinite(array[start : start + MAX_BLOCK_ROWS])
         if not finite.all():
             at = np.argwhere(~finite)[0]
             at[0] += start
@@ -198,11 +200,11 @@ def _check_finite(where: str, array: NDArray[Any], place: str) -> None:
             )
 
 
-def _locked(matrix: Matrix) -> Matrix:
-    """Return a view that cannot be written through; the caller's array stays as it is."""
+def _read_only_view(matrix: Matrix) -> Matrix:
+    """Return a read-only view; the caller's own array stays writeable."""
     if is_sparse(matrix):
-        parts = tuple(_locked(part) for part in (matrix.data, matrix.indices, matrix.indptr))
-        return sparse.csr_array(parts, shape=matrix.shape)
+        arrays = (matrix.data, matrix.indices, matrix.indptr)
+        return sparse.csr_array(tuple(map(_read_only_view, arrays)), shape=matrix.shape)
     view = matrix.view()
     view.setflags(write=False)
     return view

@@ -44,7 +44,7 @@ class LeastSquares(LinearModel):
     array([-0.5, -2. ])
     """
 
-    curvature = 1.0
+    max_logit_curvature = 1.0
     _kernel = SQUARES
 
     def __init__(
@@ -62,13 +62,13 @@ class LeastSquares(LinearModel):
     def accuracy(self, x: ArrayLike, X: Matrix | None = None, y: ArrayLike | None = None) -> float:
         r"""Return $R^2 = 1 - \sum_j (\hat y_j - y_j)^2 / \sum_j (y_j - \bar y)^2$.
 
-        There are no labels to get right, so the accuracy of a regression is the share of the
-        variance that it explains: 1 is perfect, 0 is as good as the mean, and less is possible.
-        For constant targets it is 1 if they are met exactly and 0 otherwise.
+        The accuracy of a regression is the fraction of the variance that it explains: 1 is perfect,
+        0 is as good as predicting the mean, and a worse model is negative. For constant targets
+        it is 1 if they are predicted exactly and 0 otherwise.
         """
         return super().accuracy(x, X, y)
 
-    def _checked_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+    def _encode_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         with np.errstate(over="ignore"):
             targets = y.astype(self.dtype)
         finite = np.isfinite(targets)
@@ -80,26 +80,26 @@ class LeastSquares(LinearModel):
             )
         return targets
 
-    def _costs(self, logits: Array, targets: NDArray[Any]) -> Array:
+    def _sample_losses(self, logits: Array, targets: NDArray[Any]) -> Array:
         logits -= targets
-        # Squares of float32 residuals overflow beyond 1e19, so they are taken in float64.
-        costs: Array = np.square(logits, dtype=np.float64)
-        costs *= 0.5
-        return costs
+        # Squares of float32 residuals above 1e19 overflow, so they are computed in float64.
+        losses: Array = np.square(logits, dtype=np.float64)
+        losses *= 0.5
+        return losses
 
-    def _slopes(self, logits: Array, targets: NDArray[Any]) -> Array:
+    def _logit_gradients(self, logits: Array, targets: NDArray[Any]) -> Array:
         logits -= targets
         return logits
 
-    def _predictions(self, logits: Array) -> NDArray[Any]:
+    def _predict_from_logits(self, logits: Array) -> NDArray[Any]:
         values: NDArray[Any] = logits[0]
         return values
 
-    def _score(self, predictions: NDArray[Any], y: NDArray[Any]) -> float:
+    def _score(self, predictions: NDArray[Any], targets: NDArray[Any]) -> float:
         with np.errstate(all="ignore"):
-            target = y.astype(np.float64)
-            error = float(np.sum((predictions - target) ** 2))
-            spread = float(np.sum((target - target.mean()) ** 2))
-        if spread == 0:
-            return 1.0 if error == 0 else 0.0
-        return 1 - error / spread
+            y = targets.astype(np.float64)
+            residual_squares = float(np.sum((predictions - y) ** 2))
+            total_squares = float(np.sum((y - y.mean()) ** 2))
+        if total_squares == 0:
+            return 1.0 if residual_squares == 0 else 0.0
+        return 1 - residual_squares / total_squares

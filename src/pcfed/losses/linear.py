@@ -1,8 +1,9 @@
-r"""What the three linear models share: data, blocks, intercept, l2 term, smoothness.
+r"""The base class of linear models: data, blocks, intercept, l2 term, smoothness.
 
-A model sees its data only through the logits $t = \Phi W^\top + b$. A subclass says what a
-logit costs, its derivative, and what it predicts. Logits are kept as (outputs, samples): sums
-over ten classes are then sums of whole rows, measurably faster than (samples, outputs).
+The loss of a sample depends on the parameters only through its logits $t = W \varphi + b$. A
+subclass defines the loss of a sample, its derivative and its prediction as functions of the
+logits. Logits are arrays of shape (outputs, samples): sums over ten classes are then sums of
+contiguous rows, which is measurably faster than (samples, outputs).
 """
 
 from __future__ import annotations
@@ -20,32 +21,45 @@ from pcfed.arrays import Array
 from pcfed.kernels.arguments import OTHER
 from pcfed.losses import compiled
 from pcfed.losses.base import Rows
-from pcfed.losses.features import Features, Index, Matrix, is_sparse, read_features
-from pcfed.losses.samples import EVERY, SampleLoss
-from pcfed.losses.spectrum import largest_eigenvalue, largest_row, trace
+from pcfed.losses.checked import CheckedLoss
+from pcfed.losses.feature_norms import (
+    largest_eigenvalue,
+    max_squared_row_norm,
+    squared_frobenius_norm,
+)
+from pcfed.losses.features import Features, Matrix, as_number_array, is_sparse, read_features
+from pcfed.losses.row_index import ALL_ROWS, RowIndex
 from pcfed.validation import positive
 
 
-class LinearModel(SampleLoss):
-    """Base of the losses that see a sample only through ``coefficients @ features + intercept``.
+class LinearModel(CheckedLoss):
+    """A convex loss of the logits ``coefficients @ features + intercept``.
 
-    The flat vector holds the coefficients (``shape``, row-major), then the intercept.
+    The flat vector holds the coefficients (``shape``, row-major), then the intercept. A subclass
+    sets the first two attributes and implements the five abstract methods.
+
+    Attributes
+    ----------
+    max_logit_curvature : float
+        The largest eigenvalue of the second derivative of a sample's loss in its logits.
+    max_squared_logit_gradient : float
+        The supremum of the squared norm of the derivative of a sample's loss in its logits.
+    intercept, l2, scale
+        As in `SoftmaxRegression`.
     """
 
-    convex = True
-    curvature: float
-    """The largest second derivative of the loss of one sample with respect to its logits."""
-    steepest: float = math.inf
-    """The supremum of the squared length of the derivative with respect to the logits."""
+    convex = True  # every subclass has a convex loss of the logits, which are linear in x
+    max_logit_curvature: float
+    max_squared_logit_gradient: float = math.inf
     intercept: bool
     l2: float
     scale: float
-    _scale: float | None
+    _given_scale: float | None
     _features: Features
     _targets: NDArray[Any]
     _outputs: int
     _kernel: int = OTHER
-    """Which of the losses of ``pcfed.kernels.arguments`` it is."""
+    """The loss of ``pcfed.kernels.arguments`` that it is, for the compiled gradient."""
 
     def __init__(
         self,
@@ -65,79 +79,90 @@ class LinearModel(SampleLoss):
             )
         self.intercept = bool(intercept)
         self.l2 = positive(f"{name}: l2", l2, zero=True)
-        self._scale = scale
+        self._given_scale = scale
         self._features = read_features(name, X, scale=scale, dtype=dtype)
         self.scale = self._features.scale
         self.dtype = self._features.dtype
         self.size, columns = self._features.shape
         self._outputs = outputs or 1
         self.shape = (columns,) if outputs is None else (outputs, columns)
-        coefficients = self._outputs * columns
-        self.n = coefficients + (self._outputs if intercept else 0)
-        self.free = slice(coefficients, self.n) if intercept else None
-        self._targets = self._checked_targets(vector(name, y, self.size))
+        num_coefficients = self._outputs * columns
+        self.n = num_coefficients + (self._outputs if intercept else 0)
+        self.intercept_slice = slice(num_coefficients, self.n) if intercept else None
+        self._targets = self._encode_targets(as_target_vector(name, y, self.size))
         self._targets.setflags(write=False)
-        self._sealed = True
+        self._freeze()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size} samples, shape {self.shape}, {self.dtype})"
 
     @abstractmethod
-    def _checked_targets(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return a checked copy of a vector of targets in the form that the methods below want."""
+    def _encode_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return a checked copy of the targets, encoded as the methods below expect them."""
 
     @abstractmethod
-    def _costs(self, logits: Array, targets: NDArray[Any]) -> Array:
+    def _sample_losses(self, logits: Array, targets: NDArray[Any]) -> Array:
         """Return the loss of every sample; may overwrite the logits."""
 
     @abstractmethod
-    def _slopes(self, logits: Array, targets: NDArray[Any]) -> Array:
+    def _logit_gradients(self, logits: Array, targets: NDArray[Any]) -> Array:
         """Return the derivative of every sample's loss in its logits; may overwrite the logits."""
 
     @abstractmethod
-    def _predictions(self, logits: Array) -> NDArray[Any]:
-        """Return what the model predicts from logits."""
+    def _predict_from_logits(self, logits: Array) -> NDArray[Any]:
+        """Return the prediction for every sample."""
 
     @abstractmethod
-    def _score(self, predictions: NDArray[Any], y: NDArray[Any]) -> float:
-        """Return how well predictions match checked targets."""
+    def _score(self, predictions: NDArray[Any], targets: NDArray[Any]) -> float:
+        """Return how well predictions match encoded targets."""
+
+    # Parameters of any size are allowed: overflow gives inf or NaN as the value, which a run
+    # reports as its status. So the methods below compute without NumPy's warnings.
 
     def value(self, x: ArrayLike) -> float:
         """Return the mean loss over all samples plus the l2 term, summed in float64."""
         with np.errstate(all="ignore"):
-            W, b = self._split(self._parameters(x))
+            W, b = self._split(self._check_parameters(x))
             total = 0.0
-            for block, part in self._features.blocks(EVERY):
-                costs = self._costs(logits_of(block, W, b, self.scale), self._targets[part])
-                total += float(costs.sum(dtype=np.float64))
-            penalty = float(np.square(W, dtype=np.float64).sum()) if self.l2 else 0.0
-        return total / self.size + self.l2 / 2 * penalty
+            for block, part in self._features.blocks(ALL_ROWS):
+                logits = compute_logits(block, W, b, self.scale)
+                losses = self._sample_losses(logits, self._targets[part])
+                total += float(losses.sum(dtype=np.float64))
+            squares = float(np.square(W, dtype=np.float64).sum()) if self.l2 else 0.0
+        return total / self.size + self.l2 / 2 * squares
 
     def gradient(self, x: ArrayLike, rows: Rows = None, out: Array | None = None) -> Array:
         """Return the gradient of the mean over ``rows`` plus the l2 term; see `Loss.gradient`.
 
-        A slice reads the features in place; an array of row numbers copies those rows, a block
+        A slice reads the features in place; an array of row numbers copies those rows, one block
         at a time.
         """
-        index, count = self._batch(rows)
+        index, count = self._check_batch(rows)
         with np.errstate(all="ignore"):
-            x = self._parameters(x)
-            grad = self._buffer(x, out)
+            x = self._check_parameters(x)
+            grad = self._gradient_buffer(x, out)
             if compiled.is_supported(self, count):
                 compiled.gradient(self, x, index, grad)
             else:
-                self._sum_slopes(index, count, x, grad)
+                self._numpy_gradient(index, count, x, grad)
             if out is not None and out is not grad:
                 out[...] = grad
         return grad if out is None else out
 
-    def _sum_slopes(self, index: Index, count: int, x: Array, grad: Array) -> None:
-        """Write the gradient: means over the rows of slope ⊗ features and of slopes, and l2 W."""
+    def _numpy_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
+        r"""Write the gradient on ``count`` rows to ``grad``, in one pass over their blocks.
+
+        With the derivatives $r_j$ of the rows in their logits, the gradient is the mean of
+        $r_j \varphi_j^\top$, plus $l_2 W$, in the coefficients, and the mean of $r_j$ in the
+        intercept.
+        """
         W, b = self._split(x)
         G, c = self._split(grad)
         first = True
         for block, part in self._features.blocks(index):
-            R = self._slopes(logits_of(block, W, b, self.scale), self._targets[part])
+            logits = compute_logits(block, W, b, self.scale)
+            R = self._logit_gradients(logits, self._targets[part])
+            # R is much smaller than the block and its product, so factors are applied to R.
             R *= self.dtype.type(1 / count)
             if c is not None:
                 np.add(R.sum(axis=1), 0 if first else c, out=c)
@@ -157,10 +182,10 @@ class LinearModel(SampleLoss):
         logistic and 1 for least squares. The eigenvalue is computed once, by Lanczos, and raised
         by one part in 1,000, which is more than the error of Lanczos.
         """
-        return self.curvature * self._eigenvalue + self.l2
+        return self.max_logit_curvature * self._largest_eigenvalue + self.l2
 
     def typical_smoothness(self, batch: int | None = None) -> float:
-        r"""Return the smoothness to expect of batches of b, of all N samples by default.
+        r"""Return the expected smoothness of batches of b samples, all N by default.
 
         $$ \frac{N (b - 1)}{b (N - 1)} L_f + \frac{N - b}{b (N - 1)} L_1, \qquad
            L_1 = c \max_j \|\varphi_j\|^2 + l_2 $$
@@ -172,52 +197,46 @@ class LinearModel(SampleLoss):
         N = self.size
         if batch is None or batch >= N:
             return self.smoothness()
-        single = self.curvature * self._largest_row + self.l2
-        many, few = N * (batch - 1), N - batch
-        return (many * self.smoothness() + few * single) / (batch * (N - 1))
+        L_1 = self.max_logit_curvature * self._max_squared_row_norm + self.l2
+        return (N * (batch - 1) * self.smoothness() + (N - batch) * L_1) / (batch * (N - 1))
 
     def gradient_spread(self) -> float:
-        r"""Return $c \cdot \frac1N \sum_j \|\varphi_j\|^2$, a bound of the variance of one sample.
+        r"""Return $c \cdot \frac1N \sum_j \|\varphi_j\|^2$, a bound on the variance of one sample.
 
-        A sample's gradient is its slope times its features, and $c$ bounds the squared slope: 2
-        for softmax, since $\|p - e_y\|^2 \le 2$, and 1 for logistic regression. The slope of
-        least squares has no bound, and neither has its variance.
+        The gradient of a sample is $r_j \varphi_j^\top$ with the derivative $r_j$ in its logits,
+        and $c$ bounds $\|r_j\|^2$: 2 for softmax, since $\|p - e_y\|^2 \le 2$, and 1 for
+        logistic regression. For least squares $r_j$ is unbounded, and so is the variance.
         """
-        if math.isinf(self.steepest):
+        if math.isinf(self.max_squared_logit_gradient):
             return math.inf
-        return self.steepest * trace(self._features, self.intercept) / self.size
+        squares = squared_frobenius_norm(self._features, intercept=self.intercept)
+        return self.max_squared_logit_gradient * squares / self.size
 
-    def double(self) -> Self:
-        """Return the same loss with float64 arithmetic on the same data."""
+    def to_float64(self) -> Self:
+        """Return the same loss in float64 arithmetic on the same data."""
         if self.dtype == np.float64:
             return self
         other = copy.copy(self)
-        other.__dict__.update(_features=self._features.double(), dtype=np.dtype(np.float64))
+        other.__dict__.update(_features=self._features.to_float64(), dtype=np.dtype(np.float64))
         return other
 
     @cached_property
-    def _eigenvalue(self) -> float:
-        """The largest eigenvalue of ΦᵀΦ/N, computed when first asked for."""
+    def _largest_eigenvalue(self) -> float:
+        """The largest eigenvalue of ΦᵀΦ/N, computed at first use."""
         return largest_eigenvalue(self._features, intercept=self.intercept)
 
     @cached_property
-    def _largest_row(self) -> float:
-        """The largest ‖φ‖², computed when first asked for."""
-        return largest_row(self._features, self.intercept)
+    def _max_squared_row_norm(self) -> float:
+        """The largest ‖φ‖², computed at first use."""
+        return max_squared_row_norm(self._features, intercept=self.intercept)
 
-    def permuted(self, order: ArrayLike) -> Self:
-        """Return this loss with its samples in another order, so that batches can be slices.
-
-        Parameters
-        ----------
-        order : array of int
-            Every row number 0..size-1 once. Features and targets are copied in that order.
-        """
-        index = self._order(order)
+    def permute_samples(self, order: ArrayLike) -> Self:
+        """Return a copy of this loss, and of its data, with the samples in another order."""
+        index = self._check_order(order)
         other = copy.copy(self)
         targets = self._targets[index]
         targets.setflags(write=False)
-        other.__dict__.update(_features=self._features.permuted(index), _targets=targets)
+        other.__dict__.update(_features=self._features.permute_rows(index), _targets=targets)
         return other
 
     def unpack(self, x: ArrayLike) -> tuple[Array, Array | None]:
@@ -226,26 +245,26 @@ class LinearModel(SampleLoss):
         Both are views on ``x`` if it has the dtype of the loss.
         """
         with np.errstate(all="ignore"):
-            W, b = self._split(self._parameters(x))
+            W, b = self._split(self._check_parameters(x))
         return W.reshape(self.shape), b
 
     def predict(self, x: ArrayLike, X: Matrix) -> NDArray[Any]:
         """Return the prediction for every row of ``X`` by the model with parameters ``x``.
 
-        ``X`` is read as the constructor reads it: with ``scale`` if that was given; otherwise
-        uint8 pixels are divided by 255 and other features are taken as they are.
+        ``X`` is read as in the constructor: it is multiplied by ``scale`` if that was given;
+        otherwise uint8 pixels are divided by 255 and other features stay as they are.
         """
-        return self._predict(x, self._other_features(X))
+        return self._predict_features(x, self._read_new_features(X))
 
     def accuracy(self, x: ArrayLike, X: Matrix | None = None, y: ArrayLike | None = None) -> float:
-        """Return the share of samples whose label is predicted; of the own data by default.
+        """Return the fraction of samples whose label is predicted correctly.
 
         Parameters
         ----------
         x : array of shape (n,)
             The parameters.
         X, y : arrays, optional
-            Other data, in the form that the constructor takes. Give both or neither.
+            Other data than those of the loss, as in the constructor. Give both or neither.
         """
         if (X is None) != (y is None):
             missing = "y" if y is None else "X"
@@ -254,15 +273,15 @@ class LinearModel(SampleLoss):
                 "give both, or neither for the loss's own data."
             )
         if X is None or y is None:
-            return self._score(self._predict(x, self._features), self._targets)
-        data = self._other_features(X)
-        targets = self._checked_targets(vector(type(self).__name__, y, data.shape[0]))
-        return self._score(self._predict(x, data), targets)
+            return self._score(self._predict_features(x, self._features), self._targets)
+        data = self._read_new_features(X)
+        targets = self._encode_targets(as_target_vector(type(self).__name__, y, data.shape[0]))
+        return self._score(self._predict_features(x, data), targets)
 
-    def _other_features(self, X: Matrix) -> Features:
-        """Return features for predictions, checked against the shape of the model."""
+    def _read_new_features(self, X: Matrix) -> Features:
+        """Return features for predictions, with as many columns as the data of the loss."""
         name = type(self).__name__
-        data = read_features(name, X, scale=self._scale, dtype=self.dtype)
+        data = read_features(name, X, scale=self._given_scale, dtype=self.dtype)
         if data.shape[1] != self.shape[-1]:
             raise ValueError(
                 f"{name}: X must have {self.shape[-1]} features like the data of the loss, "
@@ -270,27 +289,27 @@ class LinearModel(SampleLoss):
             )
         return data
 
-    def _predict(self, x: ArrayLike, data: Features) -> NDArray[Any]:
+    def _predict_features(self, x: ArrayLike, data: Features) -> NDArray[Any]:
+        """Return the prediction for every row of features, one block at a time."""
         with np.errstate(all="ignore"):
-            W, b = self._split(self._parameters(x))
-            logits = (logits_of(block, W, b, data.scale) for block, _ in data.blocks(EVERY))
-            return np.concatenate([self._predictions(each) for each in logits])
+            W, b = self._split(self._check_parameters(x))
+            return np.concatenate(
+                [
+                    self._predict_from_logits(compute_logits(block, W, b, data.scale))
+                    for block, _ in data.blocks(ALL_ROWS)
+                ]
+            )
 
     def _split(self, x: Array) -> tuple[Array, Array | None]:
         """Return views on the coefficients, (outputs, features), and the intercept."""
-        coefficients = self._outputs * self.shape[-1]
-        W = x[:coefficients].reshape(self._outputs, -1)
-        return W, x[coefficients:] if self.intercept else None
+        num_coefficients = self._outputs * self.shape[-1]
+        W = x[:num_coefficients].reshape(self._outputs, -1)
+        return W, x[num_coefficients:] if self.intercept else None
 
 
-def vector(name: str, y: ArrayLike, size: int | None = None) -> NDArray[Any]:
-    """Return targets as an array of real numbers, one per sample if their number is given."""
-    try:
-        array = np.asarray(y)
-        if array.dtype.kind == "O":
-            array = array.astype(np.float64)
-    except (TypeError, ValueError):
-        array = np.asarray("no numbers")
+def as_target_vector(name: str, y: ArrayLike, size: int | None = None) -> NDArray[Any]:
+    """Return targets as an array of real numbers, of length ``size`` if that is given."""
+    array = as_number_array(y)
     if array.dtype.kind not in "fiub":
         raise ValueError(
             f"{name}: y must be a vector of real numbers, got {type(y).__name__} of "
@@ -304,8 +323,8 @@ def vector(name: str, y: ArrayLike, size: int | None = None) -> NDArray[Any]:
     return array
 
 
-def logits_of(block: Matrix, W: Array, b: Array | None, scale: float) -> Array:
-    """Return W φ + b for every row φ of the scaled block, as (outputs, samples)."""
+def compute_logits(block: Matrix, W: Array, b: Array | None, scale: float) -> Array:
+    """Return W φ + b for every row φ of the scaled block, of shape (outputs, samples)."""
     logits: Array = np.ascontiguousarray((block @ W.T).T)
     if scale != 1:
         logits *= logits.dtype.type(scale)

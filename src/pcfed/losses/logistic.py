@@ -11,7 +11,7 @@ from scipy.special import expit
 from pcfed.arrays import Array
 from pcfed.kernels.arguments import LOGISTIC
 from pcfed.losses.features import Matrix
-from pcfed.losses.linear import LinearModel, vector
+from pcfed.losses.linear import LinearModel, as_target_vector
 
 
 class LogisticRegression(LinearModel):
@@ -27,8 +27,8 @@ class LogisticRegression(LinearModel):
     X : array or scipy.sparse matrix, samples × features
         Float, integer or uint8. Read in place where possible, so do not change it afterwards.
     y : array of int or bool
-        Labels, 0 and 1 or −1 and +1. `predict` answers in −1 and +1 if y contains −1, and in
-        0 and 1 otherwise; `accuracy` takes either.
+        Labels, 0 and 1 or −1 and +1. `predict` returns −1 and +1 if y contains −1, and 0 and 1
+        otherwise; `accuracy` accepts both codings.
     intercept, l2, scale, dtype
         As in `SoftmaxRegression`.
 
@@ -46,10 +46,10 @@ class LogisticRegression(LinearModel):
     array([ 0.25, -0.25])
     """
 
-    curvature = 0.25
+    max_logit_curvature = 0.25
     _kernel = LOGISTIC
-    steepest = 1.0
-    _lower: int
+    max_squared_logit_gradient = 1.0
+    _negative_label: int
 
     def __init__(
         self,
@@ -61,42 +61,43 @@ class LogisticRegression(LinearModel):
         scale: float | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        labels = vector("LogisticRegression", y)
-        self._lower = _lower(labels)
+        labels = as_target_vector("LogisticRegression", y)
+        self._negative_label = _negative_label(labels)
         super().__init__(
             X, labels, outputs=None, intercept=intercept, l2=l2, scale=scale, dtype=dtype
         )
 
-    def _checked_targets(self, y: NDArray[Any]) -> NDArray[Any]:
-        lower = _lower(y)
-        valid = (y == lower) | (y == 1)
+    def _encode_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        negative = _negative_label(y)
+        valid = (y == negative) | (y == 1)
         if not valid.all():
             row = int(np.argmin(valid))
             raise ValueError(
-                f"LogisticRegression: y must be {lower} or 1, got {y[row]} at row {row}; "
+                f"LogisticRegression: y must be {negative} or 1, got {y[row]} at row {row}; "
                 "code the two classes as 0 and 1 or as -1 and 1, "
                 "and use SoftmaxRegression for more."
             )
         return np.where(y == 1, 1, -1).astype(self.dtype)
 
-    def _costs(self, logits: Array, targets: NDArray[Any]) -> Array:
+    def _sample_losses(self, logits: Array, targets: NDArray[Any]) -> Array:
         logits *= -targets
-        costs: Array = np.logaddexp(0, logits, out=logits)
-        return costs
+        # log(e⁰ + eᵗ) does not overflow, and keeps its digits for very negative t.
+        losses: Array = np.logaddexp(0, logits, out=logits)
+        return losses
 
-    def _slopes(self, logits: Array, targets: NDArray[Any]) -> Array:
+    def _logit_gradients(self, logits: Array, targets: NDArray[Any]) -> Array:
         logits *= -targets
-        expit(logits, out=logits)
+        expit(logits, out=logits)  # 1 / (1 + e⁻ᵗ), without overflow
         logits *= -targets
         return logits
 
-    def _predictions(self, logits: Array) -> NDArray[np.int64]:
-        return np.where(logits[0] > 0, 1, self._lower)
+    def _predict_from_logits(self, logits: Array) -> NDArray[np.int64]:
+        return np.where(logits[0] > 0, 1, self._negative_label)
 
-    def _score(self, predictions: NDArray[Any], y: NDArray[Any]) -> float:
-        return float(np.mean((predictions == 1) == (y == 1)))
+    def _score(self, predictions: NDArray[Any], targets: NDArray[Any]) -> float:
+        return float(np.mean((predictions == 1) == (targets == 1)))
 
 
-def _lower(y: NDArray[Any]) -> int:
-    """Return the lower of the two labels that are in use."""
+def _negative_label(y: NDArray[Any]) -> int:
+    """Return the label of the negative class, −1 or 0."""
     return -1 if (y == -1).any() else 0

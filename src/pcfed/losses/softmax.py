@@ -30,13 +30,13 @@ class SoftmaxRegression(LinearModel):
     y : array of int
         Labels 0..classes-1, one per row of X.
     classes : int
-        Number of classes K, at least 2, those included that this agent has no samples of.
+        Number of classes K, at least 2, including classes of which this agent has no samples.
     intercept : bool
-        Whether there is a $b$. The l2 term and constraints leave it alone (``free``).
+        Whether there is a $b$. The l2 term and constraints do not apply to it.
     l2 : float
         Weight of the l2 term, on the coefficients only.
     scale : float, optional
-        Factor on X: 1/255 for uint8 (pixels), otherwise 1. uint8 data are never converted whole.
+        Factor on X: 1/255 for uint8 (pixels), otherwise 1. uint8 data are converted in blocks only.
     dtype : float32 or float64, optional
         By default that of X, float32 for uint8 and float64 for other integers.
 
@@ -54,9 +54,9 @@ class SoftmaxRegression(LinearModel):
     1.098612
     """
 
-    curvature = 0.5
+    max_logit_curvature = 0.5
     _kernel = SOFTMAX
-    steepest = 2.0
+    max_squared_logit_gradient = 2.0
     classes: int
 
     def __init__(
@@ -76,17 +76,17 @@ class SoftmaxRegression(LinearModel):
         )
 
     def typical_smoothness(self, batch: int | None = None) -> float:
-        r"""Return $\max(0.2, 2/K)$ of what all linear models have, and 0.8 of that for all data.
+        r"""Return $\max(0.2, 2/K)$ times that of a linear model, and 0.8 of this for full batches.
 
-        It is the curvature where all K classes are equally likely, from which training departs; the
-        noise of batches leaves less room. The bound ½ is reached where all samples are torn evenly
-        between two classes; in training on digits and MNIST steps became unstable only at four to
-        six times $1/L_f$.
+        At the usual start, $x = 0$, all K classes are equally likely and the curvature in the
+        logits is $1/K$. The bound ½ is attained only where every sample has probability ½ for two
+        classes; in training on digits and MNIST, steps became unstable only at four to six times
+        $1/L_f$. Mini-batches get the more careful factor because of their noise.
         """
-        share = 0.8 if batch is None or batch >= self.size else 1.0
-        return share * max(0.2, 2 / self.classes) * super().typical_smoothness(batch)
+        factor = 0.8 if batch is None or batch >= self.size else 1.0
+        return factor * max(0.2, 2 / self.classes) * super().typical_smoothness(batch)
 
-    def _checked_targets(self, y: NDArray[Any]) -> NDArray[np.intp]:
+    def _encode_targets(self, y: NDArray[Any]) -> NDArray[np.intp]:
         valid = (y >= 0) & (y < self.classes) & (y == np.floor(y))
         if not valid.all():
             row = int(np.argmin(valid))
@@ -96,24 +96,26 @@ class SoftmaxRegression(LinearModel):
             )
         return y.astype(np.intp)
 
-    def _costs(self, logits: Array, targets: NDArray[Any]) -> Array:
-        # Relative to the largest logit no exponential overflows and one of them is 1.
+    def _sample_losses(self, logits: Array, targets: NDArray[Any]) -> Array:
+        # Relative to the largest logit, no exponential overflows, and one of them is 1: the
+        # logarithm of their sum is never that of zero.
         logits -= logits.max(axis=0)
-        own = logits[targets, np.arange(len(targets))]
-        costs: Array = np.log(np.exp(logits, out=logits).sum(axis=0))
-        costs -= own
-        return costs
+        of_label = logits[targets, np.arange(len(targets))]
+        losses: Array = np.log(np.exp(logits, out=logits).sum(axis=0))
+        losses -= of_label
+        return losses
 
-    def _slopes(self, logits: Array, targets: NDArray[Any]) -> Array:
+    def _logit_gradients(self, logits: Array, targets: NDArray[Any]) -> Array:
+        # The probabilities p minus the unit vector of the label, in place.
         logits -= logits.max(axis=0)
         np.exp(logits, out=logits)
         logits /= logits.sum(axis=0)
         logits[targets, np.arange(len(targets))] -= 1
         return logits
 
-    def _predictions(self, logits: Array) -> NDArray[np.intp]:
+    def _predict_from_logits(self, logits: Array) -> NDArray[np.intp]:
         classes: NDArray[np.intp] = logits.argmax(axis=0)
         return classes
 
-    def _score(self, predictions: NDArray[Any], y: NDArray[Any]) -> float:
-        return float(np.mean(predictions == y))
+    def _score(self, predictions: NDArray[Any], targets: NDArray[Any]) -> float:
+        return float(np.mean(predictions == targets))

@@ -9,7 +9,7 @@ not depend on the other agents in the block.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Self
+from typing import Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from pcfed.kernels.arguments import BatchSource
 from pcfed.losses import compiled
 from pcfed.losses.base import Loss, Rows
 from pcfed.losses.features import Features, is_sparse
-from pcfed.losses.linear import LinearModel, logits_of
-from pcfed.losses.samples import EVERY
+from pcfed.losses.linear import LinearModel, compute_logits
+from pcfed.losses.row_index import ALL_ROWS
 
 MAX_BLOCK_FEATURES = 2**20
 """Features in a block at most: 4 MB in float32, so that its second use finds it in the cache."""
@@ -58,7 +58,7 @@ class Stack:
     @classmethod
     def build(cls, losses: Sequence[Loss]) -> Self | None:
         """Return the stack of these losses, or None if they cannot be stacked."""
-        models = [loss for loss in losses if isinstance(loss, LinearModel)]
+        models = [loss for loss in losses if _has_standard_gradient(loss)]
         if len(models) < len(losses) or is_sparse(models[0]._features.matrix):
             return None
         return cls(models) if len({_kind(model) for model in models}) == 1 else None
@@ -112,7 +112,7 @@ class Stack:
         model, (a, b) = self._model, rows.shape
         index = (rows + self._starts[positions, None]).ravel()
         with np.errstate(all="ignore"):
-            X = self._features.gathered(index).reshape(a, b, -1)
+            X = self._features.gather(index).reshape(a, b, -1)
             W, intercepts = self._split(x)
             G, c = self._split(out)
             logits = np.ascontiguousarray(np.matmul(X, W.transpose(0, 2, 1)).transpose(2, 0, 1))
@@ -120,7 +120,7 @@ class Stack:
                 logits *= model.dtype.type(model.scale)
             if intercepts is not None:
                 logits += intercepts.T[:, :, None]
-            R = model._slopes(logits.reshape(-1, a * b), self._targets[index])
+            R = model._logit_gradients(logits.reshape(-1, a * b), self._targets[index])
             R *= model.dtype.type(1 / b)
             slopes = R.reshape(-1, a, b).transpose(1, 0, 2)
             if c is not None:
@@ -134,11 +134,12 @@ class Stack:
     def values(self, x: Array) -> Float64Array:
         """Return the value of every loss at one vector of parameters."""
         model = self._model
-        W, b = model._split(model._parameters(x))
+        W, b = model._split(model._check_parameters(x))
         costs = np.empty(len(self._targets))
         with np.errstate(all="ignore"):
-            for block, part in self._features.blocks(EVERY):
-                costs[part] = model._costs(logits_of(block, W, b, model.scale), self._targets[part])
+            for block, part in self._features.blocks(ALL_ROWS):
+                logits = compute_logits(block, W, b, model.scale)
+                costs[part] = model._sample_losses(logits, self._targets[part])
             means: Float64Array = np.add.reduceat(costs, self._starts) / self._sizes
             penalty = float(np.square(W, dtype=np.float64).sum()) if model.l2 else 0.0
         return means + model.l2 / 2 * penalty
@@ -165,7 +166,7 @@ def own_source(loss: Loss, batches: Iterable[Rows]) -> BatchSource | None:
     BatchSource or None
         None if the kernels do not support the loss, or the batches differ in size.
     """
-    if not isinstance(loss, LinearModel) or is_sparse(loss._features.matrix):
+    if not _has_standard_gradient(loss) or is_sparse(loss._features.matrix):
         return None
     size, matrix = loss.size, loss._features.matrix
     rows = [_row_numbers(each, size) for each in batches]
@@ -175,6 +176,11 @@ def own_source(loss: Loss, batches: Iterable[Rows]) -> BatchSource | None:
         return None
     numbers = loss._targets.astype(np.float64, copy=False)
     return compiled.batch_source(loss, matrix, numbers, np.stack(rows)[:, None])
+
+
+def _has_standard_gradient(loss: Loss) -> TypeGuard[LinearModel]:
+    """Return whether a loss is a linear model whose class does not replace its gradient."""
+    return isinstance(loss, LinearModel) and type(loss).gradient is LinearModel.gradient
 
 
 def _row_numbers(rows: Rows, size: int) -> NDArray[np.intp]:

@@ -1,83 +1,87 @@
 r"""The loss of any PyTorch module, as a function of one flat vector of its parameters.
 
-In this folder $x$ is the flat parameter vector and $N$ the number of samples. A loss keeps a copy
-of the module that nobody runs. Gradients are taken on further copies, one for each thread at a
-time, whose parameters are views on one flat vector: to load $x$ is to copy $n$ numbers.
+In this folder $x$ is the flat parameter vector and $N$ the number of samples. A loss keeps one copy
+of the module as a template. Values and gradients are computed on further copies, a `FlatModule`
+for each thread that computes at the same time.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pcfed.arrays import Array
 from pcfed.losses.base import Rows
-from pcfed.losses.features import FLOATS, Index, parts
-from pcfed.losses.samples import EVERY, SampleLoss
-from pcfed.losses.torch_input import (
-    KINDS,
-    in_words,
-    output_of,
-    plain,
+from pcfed.losses.checked import CheckedLoss
+from pcfed.losses.features import FLOAT64
+from pcfed.losses.flat_module import FlatModule
+from pcfed.losses.row_index import ALL_ROWS, RowIndex, split_index
+from pcfed.losses.torch_checks import (
+    NUMPY_DTYPES,
+    TORCH_DTYPES,
+    LossFunction,
+    count_classes,
     read_data,
     read_loss_fn,
     read_module,
+    try_loss_fn,
+    try_module,
 )
 from pcfed.validation import count
 
-TRIED = 8
-"""Samples at most on which a module is tried when its loss is made."""
+NUM_TRIAL_SAMPLES = 8
+"""The largest number of samples on which the constructor runs the module."""
 
 
-class TorchLoss(SampleLoss):
+class TorchLoss(CheckedLoss):
     r"""The loss of a PyTorch module, with gradients by automatic differentiation.
 
     $$f(x) = \frac1N \sum_j \text{loss\_fn}(\text{module}_x(X_j), y_j)$$
 
     The flat vector holds the trainable parameters in the order of ``module.parameters()``, each
-    row-major; those with ``requires_grad=False`` are no part of it and stay as they are, and so do
-    buffers. Its ``shape`` is ``(n,)``; `unpack` names the parts, `module` makes a module of it, and
-    ``start`` holds the parameters that the module came with. Begin there (``x0=loss.start``): at
-    zero, where runs begin by default, a network with hidden layers has no slope to follow. For a
-    set per parameter see `pcfed.sets.Blocks.for_module`.
+    row-major. Parameters with ``requires_grad=False`` and buffers are constants. The ``shape`` is
+    ``(n,)``; `unpack` returns the parameters by name, `module` returns a module with given
+    parameters, and ``start`` holds the parameters of the given module. Start runs there
+    (``x0=loss.start``): at zero, the default, the gradient of a network with hidden layers is zero
+    in most parameters. For one set per parameter see `pcfed.sets.Blocks.for_module`.
 
-    The module is copied, and runs in evaluation mode, so that $f$ is a function: dropout does
-    nothing, and layers whose output for one sample depends on the others (batch norm) are refused.
-    Its smoothness is not known: ``step`` must be a number, not ``"auto"``.
+    The module is copied and runs in evaluation mode, so that $f$ is a function: dropout does
+    nothing, and layers whose output for one sample depends on other samples (batch norm) raise an
+    error. The smoothness is not known: ``step`` must be a number, not ``"auto"``.
 
     Parameters
     ----------
     module : torch.nn.Module
-        The model. Its trainable parameters are all float32 or all float64, which becomes ``dtype``.
+        The model. The dtype of its trainable parameters, all float32 or all float64, is ``dtype``.
     data : (X, y)
-        Arrays or tensors with one sample a row, X of any shape that the module takes. Read in place
-        where possible, so do not change them afterwards. Of y, whole numbers become int64 (classes)
-        and the rest ``dtype``; of X, uint8 are pixels and other whole numbers stay (words).
+        Arrays or tensors with one row per sample, X of any shape that the module takes. Read in
+        place where possible, so do not change them afterwards. Integers in y become int64 (class
+        labels) and other targets ``dtype``; in X, uint8 are pixels and other integers become int64
+        (such as token ids).
     loss_fn : callable
         ``loss_fn(output, y)``, a mean over the batch, such as ``torch.nn.CrossEntropyLoss()``.
     scale : float, optional
         Factor on X: 1/255 for uint8 (pixels), otherwise 1.
     convex : bool
-        Whether $f$ is convex in x, which you know and we can't: linear models; certificates need
+        Whether $f$ is convex in x, as for linear modules; it is not checked. Certificates need
         it.
     block : int
-        Samples at most that go through the module at once; larger batches are summed up.
+        The largest number of samples in one call of the module; larger batches are summed up.
     device : str or torch.device, optional
-        Where to compute, for example ``"cuda"``; by default where the module is.
+        Where to compute, for example ``"cuda"``; by default the device of the module.
 
     Raises
     ------
     ValueError
-        If the module, or what it does to a few rows of the data, breaks one of these rules.
+        If an argument, or the output or loss of a few samples, breaks one of these rules.
 
     Examples
     --------
@@ -101,7 +105,6 @@ class TorchLoss(SampleLoss):
     Blocks({(0, 8): L1Ball(radius=5.0)})
     """
 
-    free = None
     start: Array
     scale: float
     block: int
@@ -109,15 +112,15 @@ class TorchLoss(SampleLoss):
     _layout: dict[str, tuple[int, ...]]
     _features: Tensor
     _targets: Tensor
-    _loss_fn: Callable[[Any, Tensor], Tensor]
-    _classes: int | None
-    _spare: list[_Machine]
+    _loss_fn: LossFunction
+    _num_classes: int | None
+    _idle_modules: list[FlatModule]
 
     def __init__(
         self,
         module: nn.Module,
         data: tuple[Any, Any],
-        loss_fn: Callable[[Any, Tensor], Tensor],
+        loss_fn: LossFunction,
         *,
         scale: float | None = None,
         convex: bool = False,
@@ -130,47 +133,48 @@ class TorchLoss(SampleLoss):
             )
         self.convex = bool(convex)
         self.block = count("TorchLoss: block", block)
-        self._module, where = read_module(module, device)
+        self._module, target = read_module(module, device)
         trainable = [(k, p) for k, p in self._module.named_parameters() if p.requires_grad]
         self._layout = {name: tuple(p.shape) for name, p in trainable}
-        self.dtype = KINDS[trainable[0][1].dtype]
+        self.dtype = NUMPY_DTYPES[trainable[0][1].dtype]
         self.start = np.concatenate([p.detach().cpu().numpy().ravel() for _, p in trainable])
         self.start.setflags(write=False)
         self.n = self.start.size
         self.shape = (self.n,)
-        self._features, self._targets, self.scale = read_data(data, scale, self.dtype, where)
+        self._features, self._targets, self.scale = read_data(data, scale, self.dtype, target)
         self.size = len(self._features)
-        self._loss_fn = read_loss_fn(loss_fn, where)
-        self._spare = []
-        self._classes = self._tried()
-        self._sealed = True
+        self._loss_fn = read_loss_fn(loss_fn, target)
+        self._idle_modules = []
+        self._num_classes = self._run_trial()
+        self._freeze()
 
     def __repr__(self) -> str:
         name = type(self._module).__name__
         return f"TorchLoss({self.size} samples, {name} of {self.n} parameters, {self.dtype})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_spare": []}
+        # Also for copies, whose module may have another dtype.
+        return {**self.__dict__, "_idle_modules": []}
 
     def value(self, x: ArrayLike) -> float:
         """Return the mean loss over all samples, summed in float64 over blocks of them."""
         total = 0.0
-        with self._at(x) as machine, torch.no_grad():
-            for X, y in self._blocks(EVERY, self.size):
-                total += len(y) * float(self._loss_fn(machine.module(X), y))
+        with self._flat_module(x) as flat, torch.no_grad():
+            for X, y in self._blocks(ALL_ROWS, self.size):
+                total += len(y) * float(self._loss_fn(flat.module(X), y))
         return total / self.size
 
     def gradient(self, x: ArrayLike, rows: Rows = None, out: Array | None = None) -> Array:
         """Return the gradient of the mean over ``rows``; see `Loss.gradient`."""
-        index, number = self._batch(rows)
-        x = self._parameters(x)
-        grad = self._buffer(x, out)
-        with self._at(x) as machine, torch.enable_grad():
+        index, num_samples = self._check_batch(rows)
+        x = self._check_parameters(x)
+        grad = self._gradient_buffer(x, out)
+        with self._flat_module(x) as flat, torch.enable_grad():
             total = None
-            for X, y in self._blocks(index, number):
-                part = machine.slope(self._loss_fn(machine.module(X), y))
-                if len(y) < number:
-                    part *= len(y) / number
+            for X, y in self._blocks(index, num_samples):
+                part = flat.gradient(self._loss_fn(flat.module(X), y))
+                if len(y) < num_samples:
+                    part *= len(y) / num_samples
                 total = part if total is None else total.add_(part)
         np.copyto(grad, np.asarray(total.cpu() if total is not None else 0.0))
         if out is not None and out is not grad:
@@ -178,191 +182,102 @@ class TorchLoss(SampleLoss):
         return grad if out is None else out
 
     def accuracy(self, x: ArrayLike) -> float:
-        """Return the share of targets to which the module gives the largest output.
+        """Return the fraction of targets for which the module has its largest output.
 
-        NaN unless y holds classes: whole numbers, one for each output of shape (samples, classes).
+        NaN unless y holds class labels: integers, for outputs of shape (samples, classes, ...).
         """
-        if self._classes is None:
+        if self._num_classes is None:
             return math.nan
-        right = 0
-        with self._at(x) as machine, torch.no_grad():
-            for X, y in self._blocks(EVERY, self.size):
-                right += int((machine.module(X).argmax(dim=1) == y).sum())
-        return right / self._targets.numel()
+        correct = 0
+        with self._flat_module(x) as flat, torch.no_grad():
+            for X, y in self._blocks(ALL_ROWS, self.size):
+                correct += int((flat.module(X).argmax(dim=1) == y).sum())
+        return correct / self._targets.numel()
 
     def smoothness(self) -> float:
         """Return infinity: no Lipschitz constant of the gradient is known."""
         return math.inf
 
-    def double(self) -> Self:
-        """Return the same loss in float64; itself where the module insists on float32."""
+    def to_float64(self) -> Self:
+        """Return the same loss in float64, or the loss itself if the module requires float32."""
         if self.dtype == np.float64:
             return self
         other, y = copy.copy(self), self._targets
         other.__dict__.update(
             _module=copy.deepcopy(self._module).double(),
             _targets=y.double() if y.is_floating_point() else y,
-            dtype=FLOATS[1],
+            dtype=FLOAT64,
         )
         try:
-            other._tried()
+            other._run_trial()
         except ValueError:
             return self
         return other
 
-    def permuted(self, order: ArrayLike) -> Self:
-        """Return this loss with its samples in another order, so that batches can be slices.
-
-        Parameters
-        ----------
-        order : array of int
-            Every row number 0..size-1 once. The data are copied in that order.
-        """
-        index = torch.from_numpy(self._order(order)).to(self._features.device)
+    def permute_samples(self, order: ArrayLike) -> Self:
+        """Return a copy of this loss, and of its data, with the samples in another order."""
+        index = torch.from_numpy(self._check_order(order)).to(self._features.device)
         other = copy.copy(self)
         other.__dict__.update(_features=self._features[index], _targets=self._targets[index])
         return other
 
     def unpack(self, x: ArrayLike) -> dict[str, Array]:
-        """Return the parts of ``x`` by the names and in the shapes that the module has for them.
+        """Return the parameters of the module by name, in their own shapes.
 
         They are views on ``x`` if it has the dtype of the loss.
         """
         sizes = [math.prod(shape) for shape in self._layout.values()]
-        pieces = np.split(self._parameters(x), np.cumsum(sizes)[:-1])
-        pairs = zip(self._layout.items(), pieces, strict=True)
-        return {name: piece.reshape(shape) for (name, shape), piece in pairs}
+        parts = np.split(self._check_parameters(x), np.cumsum(sizes)[:-1])
+        pairs = zip(self._layout.items(), parts, strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in pairs}
 
     def module(self, x: ArrayLike) -> nn.Module:
-        """Return a copy of the module with the parameters ``x``, to use or to save as any other."""
-        own = copy.deepcopy(self._module)
-        parameters = dict(own.named_parameters())
+        """Return a copy of the module with the parameters ``x``, which can be used and saved."""
+        module = copy.deepcopy(self._module)
+        parameters = dict(module.named_parameters())
         with torch.no_grad():
-            for name, piece in self.unpack(x).items():
-                parameters[name].copy_(torch.from_numpy(piece.copy()))
-        return own
+            for name, part in self.unpack(x).items():
+                parameters[name].copy_(torch.from_numpy(part.copy()))
+        return module
 
     @contextmanager
-    def _at(self, x: ArrayLike) -> Iterator[_Machine]:
-        """Lend out a copy of the module with the parameters ``x`` that nobody else is using."""
-        vector = self._parameters(x)
+    def _flat_module(self, x: ArrayLike) -> Iterator[FlatModule]:
+        """Yield a module with the parameters ``x`` that no other thread uses."""
+        vector = self._check_parameters(x)
         try:
-            machine = self._spare.pop()
+            flat = self._idle_modules.pop()
         except IndexError:
-            machine = _Machine(self._module, list(self._layout))
-        machine.load(vector)
-        yield machine
-        self._spare.append(machine)
+            flat = FlatModule(self._module, list(self._layout))
+        flat.load(vector)
+        yield flat
+        self._idle_modules.append(flat)
 
-    def _blocks(self, index: Index, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the data of rows, in blocks of nearly the same size."""
-        step = math.ceil(number / math.ceil(number / self.block))
-        for part in parts(index, number, self.size, step):
-            yield self._rows(part)
+    def _blocks(self, index: RowIndex, num_samples: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the data of some rows, in blocks of nearly the same size."""
+        max_rows = math.ceil(num_samples / math.ceil(num_samples / self.block))
+        for part in split_index(index, self.size, max_rows):
+            yield self._read_rows(part)
 
-    def _rows(self, part: Index) -> tuple[Tensor, Tensor]:
+    def _read_rows(self, index: RowIndex) -> tuple[Tensor, Tensor]:
         """Return the scaled features and the targets of some rows."""
         X, y = self._features, self._targets
-        if isinstance(part, slice) and (part.step or 1) > 0:
-            X, y = X[part], y[part]
-        else:
-            rows = np.arange(self.size)[part] if isinstance(part, slice) else part % self.size
+        if isinstance(index, slice) and (index.step or 1) > 0:
+            X, y = X[index], y[index]
+        else:  # torch has no slices with a negative step
+            rows = np.arange(self.size)[index] if isinstance(index, slice) else index % self.size
             chosen = torch.from_numpy(np.ascontiguousarray(rows)).to(X.device)
             X, y = X.index_select(0, chosen), y.index_select(0, chosen)
         if X.is_floating_point() or X.dtype == torch.uint8:
-            X = X.to(torch.float64 if self.dtype == np.float64 else torch.float32)
+            X = X.to(TORCH_DTYPES[self.dtype])
             X = X if self.scale == 1 else X * self.scale
         return X, y
 
-    def _tried(self) -> int | None:
-        """Run the module on a few rows, refuse what breaks the rules, return how many classes."""
-        rows = np.linspace(0, self.size - 1, min(TRIED, self.size)).astype(np.intp)
-        with self._at(self.start) as machine:
-            output = output_of(machine.module, self._rows(rows)[0])
-            classes = self._count_classes(output, self._rows(rows)[1])
-            loss = self._tell(machine, rows)
-            if not loss.requires_grad:
-                raise ValueError(
-                    "TorchLoss: loss_fn must depend on the trainable parameters, got a number that "
-                    "does not; keep .detach() and torch.no_grad() out of module and loss_fn."
-                )
-            self._check_mean(machine, rows, float(loss.detach()))
-        return classes
-
-    def _check_mean(self, machine: _Machine, rows: NDArray[np.intp], whole: float) -> None:
-        """Refuse a loss of some rows that is not the mean of two parts of them."""
-        halves = [rows[: len(rows) // 3], rows[len(rows) // 3 :]]
-        some = [(len(half), self._tell(machine, half)) for half in halves if len(half)]
-        mean = sum(number * float(loss.detach()) for number, loss in some) / len(rows)
-        if math.isfinite(mean) and not abs(whole - mean) <= 1e-3 * abs(mean) + 1e-6:
-            raise ValueError(
-                f"TorchLoss: loss_fn must be a mean over the batch, got {whole:.4g} for "
-                f"{len(rows)} rows that have a mean of {mean:.4g} in two parts; take "
-                'reduction="mean" without weights, and no layers that mix samples.'
-            )
-
-    def _tell(self, machine: _Machine, rows: NDArray[np.intp]) -> Tensor:
-        """Return the loss of a few rows with its graph, or say in a sentence why there is none."""
-        X, y = self._rows(rows)
-        try:
-            with torch.enable_grad(), warnings.catch_warnings():
-                warnings.filterwarnings("error", "Using a target size")
-                loss = self._loss_fn(machine.module(X), y)
-                if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
-                    machine.slope(loss)
-        except Exception as error:
-            raise ValueError(
-                f"TorchLoss: loss_fn must take outputs and y of shape {tuple(y.shape)} of "
-                f"{plain(y.dtype)}, got {in_words(error)}; correct y or choose another loss_fn."
-            ) from error
-        if not isinstance(loss, Tensor) or loss.ndim:
-            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(
-                f"TorchLoss: loss_fn must return one number, the mean over the batch, got {got}; "
-                'take reduction="mean".'
-            )
-        return loss
-
-    def _count_classes(self, output: Any, some: Tensor) -> int | None:
-        """Return the number of classes if y holds classes, all of them in range; else None."""
-        if some.is_floating_point() or not isinstance(output, Tensor) or output.ndim < 2:
-            return None
-        classes = output.shape[1]
-        if classes < 2 or output.shape[:1] + output.shape[2:] != some.shape:
-            return None
-        wrong = (self._targets < 0) | (self._targets >= classes)
-        if wrong.any():
-            at = tuple(wrong.nonzero()[0].tolist())
-            raise ValueError(
-                f"TorchLoss: y must be whole numbers in 0..{classes - 1}, got "
-                f"{int(self._targets[at])} at row {at[0]}; renumber the labels or give the module "
-                "more outputs."
-            )
-        return classes
-
-
-class _Machine:
-    """A copy of a module, in evaluation mode, whose parameters are views on one flat vector."""
-
-    def __init__(self, module: nn.Module, names: list[str]) -> None:
-        self.module = copy.deepcopy(module).eval()
-        named = dict(self.module.named_parameters())
-        self.parameters = [named[name] for name in names]
-        first, n = self.parameters[0], sum(p.numel() for p in self.parameters)
-        self._host = torch.empty(n, dtype=first.dtype)
-        self._flat = self._host if first.device.type == "cpu" else self._host.to(first.device)
-        start = 0
-        for p in self.parameters:
-            p.data = self._flat[start : start + p.numel()].view(p.shape)
-            start += p.numel()
-
-    def load(self, x: Array) -> None:
-        """Set the parameters."""
-        np.copyto(self._host.numpy(), x)
-        if self._flat is not self._host:
-            self._flat.copy_(self._host)
-
-    def slope(self, loss: Tensor) -> Tensor:
-        """Return the gradient of a loss as one flat vector; zeros for parameters it ignores."""
-        slopes = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-        return torch.cat([each.reshape(-1) for each in slopes])
+    def _run_trial(self) -> int | None:
+        """Check the module and the loss function on a few samples; return the number of classes."""
+        num_rows = min(NUM_TRIAL_SAMPLES, self.size)
+        X, y = self._read_rows(np.linspace(0, self.size - 1, num_rows).astype(np.intp))
+        with self._flat_module(self.start) as flat:
+            output = try_module(flat.module, X)
+            num_classes = count_classes(output, y, self._targets)
+            try_loss_fn(flat, self._loss_fn, X, y)
+        return num_classes

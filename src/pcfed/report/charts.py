@@ -1,29 +1,24 @@
-"""Charts as plain Plotly figures: data and layout, without colours, which the page's theme gives.
+"""Charts as plain Plotly figures: data and layout, without colours.
 
-Every trace names its method and its style in ``meta``; the page colours it, hides it when its
-method is switched off, and adds what all charts share.
+Every trace names its series and a colour of the page's theme in ``meta``. The page's script adds
+the colours, so that charts follow a change of the theme, and hides a series that is switched off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from pcfed.algorithms import PCFedAvg
-from pcfed.arrays import Float64Array
-from pcfed.experiments.claims import FEASIBLE, PC
-from pcfed.experiments.summary import Comparison, Curve
-from pcfed.report.measures import MEGABYTE, MethodMeasures, infeasibility_of
-from pcfed.simulation.result import Record
-
 Trace = dict[str, Any]
+Values = Sequence[float | None]
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn: the name of a colour of the theme, a dash pattern and a width."""
+    """How a series is drawn: the name of a colour of the theme, a dash pattern and a width."""
 
     colour: str
     dash: str
@@ -32,7 +27,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Panel:
-    """One Plotly figure: heading, description for those who can't see it, traces and layout."""
+    """One Plotly figure; screen readers read its description."""
 
     heading: str
     description: str
@@ -42,242 +37,152 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """A titled group of panels that are read together."""
+    """A titled group of panels that belong together."""
 
     title: str
     caption: str
     panels: Sequence[Panel]
 
 
-BASELINES = (
-    Style("method-1", "solid", 2.5),
-    Style("method-2", "6px,5px", 1.75),
-    Style("method-3", "2px,3px", 2.25),
-    Style("method-4", "8px,3px,2px,3px", 1.75),
+@dataclass(frozen=True)
+class Line:
+    """A curve, and optionally the band around it from its smallest to its largest values."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+
+
+EMPHASIZED = Style("series-0", "solid", 3.25)
+STYLES = (
+    EMPHASIZED,
+    Style("series-1", "solid", 2.5),
+    Style("series-2", "6px,5px", 1.75),
+    Style("series-3", "2px,3px", 2.25),
+    Style("series-4", "8px,3px,2px,3px", 1.75),
 )
-STEPS = 5
-"""Colours of the ordered scale for variants of one method."""
+REPEATED_DASHES = ("4px,2px", "9px,3px", "1px,2px")
+"""Dash patterns for series beyond the number of colours, which reuse the colours."""
 
 
-def styles(comparison: Comparison) -> dict[str, Style]:
-    """Return how each method is drawn: PC-FedAvg stands out, its variants are an ordered scale."""
-    kinds = {method.name: method.algorithm for method in comparison.setting.methods}
-    names = list(comparison.results)
-    if len(names) > 1 and all(isinstance(kinds.get(name), PCFedAvg) for name in names):
-        last = max(len(names) - 1, 1)
-        return {
-            name: Style(f"step-{round(i * (STEPS - 1) / last)}", "solid", 2)
-            for i, name in enumerate(names)
-        }
-    others = [name for name in names if name != PC]
-    found = {name: BASELINES[i % len(BASELINES)] for i, name in enumerate(others)}
-    return {name: found.get(name, Style("method-pc", "solid", 3.25)) for name in names}
-
-
-def charts(comparison: Comparison, measured: Sequence[MethodMeasures]) -> list[Chart]:
-    """Return the charts of a comparison.
+def series_styles(names: Iterable[str], emphasized: str | None = None) -> dict[str, Style]:
+    """Return a style for each series.
 
     Parameters
     ----------
-    comparison : Comparison
-        The finished setting.
-    measured : sequence of MethodMeasures
-        Its measures.
+    names : iterable of str
+        The series.
+    emphasized : str, optional
+        The series that gets the most visible style; the first one by default. If it is not among
+        the names, no series is emphasized.
     """
-    found = [_losses(comparison), _infeasibility(comparison)]
-    if all(budget is not None for budget in comparison.setting.budgets):
-        found.append(_budgets(comparison, measured))
-    return found
+    order = list(names)
+    start = 0 if emphasized is None or emphasized in order else 1
+    found = {}
+    for i, name in enumerate(sorted(order, key=lambda name: name != emphasized), start):
+        repeats, index = divmod(i, len(STYLES))
+        style = STYLES[index]
+        if repeats:
+            dash = REPEATED_DASHES[(repeats - 1) % len(REPEATED_DASHES)]
+            style = Style(style.colour, dash, style.width)
+        found[name] = style
+    return {name: found[name] for name in order}
 
 
-def _losses(c: Comparison) -> Chart:
-    """Return the loss over rounds, and over what it cost: bytes, or local steps if they differ."""
-    ends = {name: c.last(name, lambda r: r.loss) for name in c.results}
-    said = ", ".join(f"{name} {value:.3f}" for name, value in ends.items())
-    panels = [
-        Panel(
-            "Loss by round",
-            f"Line chart of the loss over rounds. At the end: {said}.",
-            list(_lines(c, lambda r: r.loss)),
-            layout_of("round", "loss"),
-        )
-    ]
-    steps = {method.name: method.local_steps for method in c.setting.methods}
-    if len(set(steps.values())) > 1:
-        panels.append(
-            Panel(
-                "Loss by local steps done",
-                "Line chart of the loss over the local steps that each agent has done.",
-                list(
-                    _lines(c, lambda r: r.loss, over=lambda name: lambda r: r.round * steps[name])
-                ),
-                layout_of("local steps of an agent", "loss"),
-            )
-        )
-        caption = "Left, what a round buys; right, what the same amount of local work buys."
-    else:
-        megabytes = {
-            name: c.last(name, lambda r: r.bytes_up + r.bytes_down) / MEGABYTE for name in c.results
-        }
-        sent = ", ".join(f"{name} {value:.1f} MB" for name, value in megabytes.items())
-        panels.append(
-            Panel(
-                "Loss by bytes sent",
-                f"Line chart of the loss over bytes sent. In all rounds: {sent}.",
-                list(_lines(c, lambda r: r.loss, over=_sent_megabytes)),
-                layout_of("megabytes sent, up and down", "loss"),
-            )
-        )
-        caption = f"Sent by all agents and the server together: {sent}."
-    return Chart("Loss at the population average", caption + _spread(c), panels)
-
-
-def _sent_megabytes(_: str) -> Callable[[Record], float]:
-    return lambda record: (record.bytes_up + record.bytes_down) / MEGABYTE
-
-
-def _infeasibility(c: Comparison) -> Chart:
-    """Return the distance of each agent's model from its set, one panel an agent, one scale."""
-    title = "Infeasibility: distance of each agent's model from its set"
-    top = max(c.worst_infeasibility(name) for name in c.results)
-    if top <= FEASIBLE:
-        said = "Nothing to draw: no method left any agent's set in any evaluated round."
-        return Chart(title, said, [])
-    layout = layout_of("round", "distance")
-    layout["yaxis"] |= {"range": [-0.04 * top, 1.06 * top]}
-    panels = []
-    for i, budget in enumerate(c.setting.budgets):
-        ends = {name: c.last(name, infeasibility_of(i)) for name in c.results}
-        said = ", ".join(f"{name} {value:.3g}" for name, value in ends.items())
-        rule = c.setting.constraints[i] if budget is None else f"‖W‖₁ ≤ {budget:g}"
-        panels.append(
-            Panel(
-                f"Agent {i + 1}: {rule}",
-                f"Line chart of agent {i + 1}'s infeasibility over rounds. At the end: {said}.",
-                list(_lines(c, infeasibility_of(i))),
-                layout,
-            )
-        )
-    inside = [name for name in c.results if c.worst_infeasibility(name) <= FEASIBLE]
-    caption = "Zero is feasible; all panels have one scale."
-    if inside:
-        caption += f" At zero for every agent throughout: {', '.join(inside)}."
-    return Chart(title, caption, panels)
-
-
-def _budgets(c: Comparison, measured: Sequence[MethodMeasures]) -> Chart:
-    """Return the l1 norm of each agent's model as a share of its budget, as bars."""
-    looks = styles(c)
-    limits = [budget for budget in c.setting.budgets if budget is not None]
-    agents = [f"agent {i + 1}<br>τ = {budget:g}" for i, budget in enumerate(limits)]
-    data: list[Trace] = []
-    for method in measured:
-        shares = [100 * a.norm / t for a, t in zip(method.agents, limits, strict=True)]
-        data.append(
-            {
-                "type": "bar",
-                "name": escape(method.name),
-                "x": agents,
-                "y": [round(share, 2) for share in shares],
-                "customdata": [
-                    [round(a.norm, 2), t] for a, t in zip(method.agents, limits, strict=True)
-                ],
-                "hovertemplate": "%{y:.1f} %: %{customdata[0]:.1f} of %{customdata[1]:g}",
-                "meta": {"method": method.name, "colour": looks[method.name].colour},
-            }
-        )
-    layout = layout_of("", "% of budget")
-    layout["shapes"] = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100, "y1": 100, "name": "budget"}
-    ]
-    layout["yaxis"] |= {"rangemode": "tozero", "ticksuffix": " %", "title": {"text": ""}}
-    layout["xaxis"] |= {"type": "category", "showgrid": False}
-    over = [
-        f"{method.name} for {sum(a.norm > t for a, t in zip(method.agents, limits, strict=True))}"
-        for method in measured
-    ]
-    description = (
-        f"Bar chart of ‖W‖₁ as a share of the budget. Number of agents over it: {', '.join(over)}."
-    )
-    panel = Panel("‖W‖₁ as a share of the agent's budget", description, data, layout)
-    caption = (
-        "The line at 100 % is the budget: above it the model is infeasible, far below it the "
-        "budget is not used."
-    )
-    return Chart("Budgets: ‖W‖₁ of each agent's model, as a share of its budget", caption, [panel])
-
-
-def _lines(
-    c: Comparison,
-    quantity: Callable[[Record], float],
+def line_panel(
+    heading: str,
+    lines: Mapping[str, Line],
+    styles: Mapping[str, Style],
+    x_title: str,
+    y_title: str,
     *,
-    over: Callable[[str], Callable[[Record], float]] = lambda name: lambda record: record.round,
-) -> Iterator[Trace]:
-    """Yield per method the mean over seeds as a line, below it the band from least to most.
+    on_top: str | None = None,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Panel:
+    """Return a line chart.
 
     Parameters
     ----------
-    c : Comparison
-        The finished setting.
-    quantity : callable
-        What is drawn, of a record.
-    over : callable
-        What it is drawn over: for a method's name, a function of a record.
+    heading : str
+        What the chart shows.
+    lines : mapping of str to Line
+        The series by name.
+    styles : mapping of str to Style
+        How each series is drawn.
+    x_title, y_title : str
+        Titles of the axes.
+    on_top : str, optional
+        The series that is drawn last, above the others.
+    log_x, log_y : bool
+        Whether an axis is logarithmic; values that are not positive are then left out.
     """
-    looks = styles(c)
-    order = sorted(c.results, key=lambda name: name == PC)  # the emphasised one on top
-    for name in order:
-        style = looks[name]
-        curve = c.curve(name, quantity)
-        x = short(c.curve(name, over(name)).mean)
-        if len(c.results[name]) > 1:
-            yield from _band(name, style, x, curve)
-        trace: Trace = {
-            "type": "scatter",
-            "mode": "lines",
-            "name": escape(name),
-            "x": x,
-            "y": short(curve.mean),
-            "line": {"dash": style.dash, "width": style.width},
-            "hovertemplate": "%{y:.4g}",
-            "meta": {"method": name, "colour": style.colour},
-        }
-        if len(c.results[name]) > 1:
-            spread = zip(short(curve.low), short(curve.high), strict=True)
-            trace["customdata"] = [list(pair) for pair in spread]
-            trace["hovertemplate"] += " (%{customdata[0]:.4g} to %{customdata[1]:.4g})"
-        yield trace
+    traces: list[Trace] = []
+    for name in sorted(lines, key=lambda name: name == on_top):
+        traces += _line_traces(name, lines[name], styles[name], log=log_y)
+    ends = [f"{name} {line.y[-1]:.4g}" for name, line in lines.items() if len(line.y)]
+    scale = ", on logarithmic axes" if log_x else ""
+    description = f"Line chart of {heading} by {x_title}{scale}. Last values: {', '.join(ends)}."
+    return Panel(heading, description, traces, axes(x_title, y_title, log_x=log_x, log_y=log_y))
 
 
-def _band(name: str, style: Style, x: list[float], curve: Curve) -> Iterator[Trace]:
-    """Yield the two traces between which the band of a curve is filled."""
-    for edge, fill in ((curve.low, "none"), (curve.high, "tonexty")):
-        yield {
-            "type": "scatter",
-            "mode": "lines",
-            "x": x,
-            "y": short(edge),
-            "fill": fill,
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-            "meta": {"method": name, "colour": style.colour, "band": True},
-        }
+def axes(x_title: str, y_title: str, *, log_x: bool = False, log_y: bool = False) -> dict[str, Any]:
+    """Return the layout of two titled axes."""
+    x: dict[str, Any] = {"title": {"text": x_title}}
+    y: dict[str, Any] = {"title": {"text": y_title}}
+    if x_title:
+        x["unifiedhovertitle"] = {"text": f"{x_title}: %{{x}}"}
+    if log_x:
+        x |= {"type": "log", "dtick": 1}
+    if log_y:
+        y |= {"type": "log", "exponentformat": "power"}
+    return {"xaxis": x, "yaxis": y}
 
 
-def _spread(c: Comparison) -> str:
-    """Return a sentence on what the bands are, if there are any."""
-    seeds = max(len(runs) for runs in c.results.values())
-    return f" Lines are means over {seeds} seeds, bands reach from the least to the most." * (
-        seeds > 1
-    )
+def series_trace(name: str, x: Values, y: Values, style: Style, *, mode: str = "lines") -> Trace:
+    """Return a series as a Plotly scatter trace, with ``mode`` ``"lines"`` or ``"markers"``."""
+    return {
+        "type": "scatter",
+        "mode": mode,
+        "name": escape(name),  # Plotly renders some HTML in names
+        "x": x,
+        "y": y,
+        "line": {"dash": style.dash, "width": style.width},
+        "hovertemplate": "%{y:.4g}",
+        "meta": {"series": name, "colour": style.colour},
+    }
 
 
-def short(values: Float64Array) -> list[float]:
-    """Return values with five significant digits, which is more than a screen shows."""
-    return [float(f"{value:.5g}") for value in values]
+def rounded(values: Iterable[float], *, log: bool = False) -> list[float | None]:
+    """Return values with five significant digits, and None for those that cannot be drawn.
+
+    More digits would only make the page larger: a screen shows fewer.
+    """
+    return [
+        float(f"{value:.5g}") if math.isfinite(value) and (value > 0 or not log) else None
+        for value in values
+    ]
 
 
-def layout_of(x: str, y: str) -> dict[str, Any]:
-    """Return titled axes; what is hovered over is named like the x axis."""
-    hover = {"unifiedhovertitle": {"text": f"{x}: %{{x}}"}} if x else {}
-    return {"xaxis": {"title": {"text": x}, **hover}, "yaxis": {"title": {"text": y}}}
+def _line_traces(name: str, line: Line, style: Style, *, log: bool) -> Iterator[Trace]:
+    """Yield the traces of a series: the two edges of its band, if it has one, then the line."""
+    x = rounded(line.x)
+    # A line through a single point is invisible.
+    mode = "lines" if len(x) > 1 else "markers"
+    trace = series_trace(name, x, rounded(line.y, log=log), style, mode=mode)
+    if line.band is not None:
+        low, high = (rounded(edge, log=log) for edge in line.band)
+        for edge, fill in ((low, "none"), (high, "tonexty")):
+            yield {
+                "type": "scatter",
+                "mode": "lines",
+                "x": x,
+                "y": edge,
+                "fill": fill,
+                "line": {"width": 0},
+                "hoverinfo": "skip",
+                "meta": {**trace["meta"], "band": True},
+            }
+        trace["customdata"] = [list(pair) for pair in zip(low, high, strict=True)]
+        trace["hovertemplate"] += " (%{customdata[0]:.4g} to %{customdata[1]:.4g})"
+    yield trace

@@ -15,14 +15,14 @@
   const faint = (rgb, opacity) => rgb.replace(/^rgba?\(([^)]+)\)$/, (_, parts) =>
     `rgba(${parts.split(",").slice(0, 3).join(",")}, ${opacity})`);
 
-  const paint = (trace) => {
+  const coloured = (trace) => {
     const ink = colour(trace.meta.colour);
     if (trace.type === "bar") return { ...trace, marker: { color: ink } };
     if (trace.meta.band) return { ...trace, fillcolor: faint(ink, 0.16), line: { ...trace.line, color: ink } };
     return { ...trace, marker: { ...trace.marker, color: ink }, line: { ...trace.line, color: ink } };
   };
 
-  const dress = (layout) => {
+  const fullLayout = (layout) => {
     const quiet = colour("quiet"), grid = colour("grid"), text = colour("text");
     const axis = { gridcolor: grid, zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true,
       fixedrange: !fine, nticks: 6 };
@@ -48,45 +48,45 @@
   const config = { responsive: true, displaylogo: false, displayModeBar: fine ? "hover" : false,
     modeBarButtons: [["toImage", "resetScale2d"]] };
 
-  /* Methods that are switched off, by section. */
+  /* Series that are switched off, by group of charts. */
   const hidden = new Map();
   const hiddenFor = (plot) => hidden.get(plot.closest(".plots")) || new Set();
   const draw = (plot) => {
     const { data, layout } = figures[plot.id];
     const off = hiddenFor(plot);
-    const traces = data.map((trace) => ({ ...paint(trace), visible: !off.has(trace.meta.method) }));
+    const traces = data.map((trace) => ({ ...coloured(trace), visible: !off.has(trace.meta.series) }));
     plot.dataset.drawn = "yes";
-    return Plotly.react(plot, traces, dress(layout), config);
+    return Plotly.react(plot, traces, fullLayout(layout), config);
   };
   const plots = [...document.querySelectorAll(".plot")];
   const redraw = (list) => list.filter((plot) => plot.dataset.drawn).forEach(draw);
 
-  for (const button of document.querySelectorAll("button.method")) {
+  for (const button of document.querySelectorAll("button.series")) {
     button.addEventListener("click", () => {
       const group = button.closest(".plots");
       const off = hidden.get(group) || new Set();
       hidden.set(group, off);
       const shown = button.getAttribute("aria-pressed") === "true";
       button.setAttribute("aria-pressed", String(!shown));
-      off[shown ? "add" : "delete"](button.dataset.method);
+      off[shown ? "add" : "delete"](button.dataset.series);
       redraw([...group.querySelectorAll(".plot")]);
     });
   }
 
-  /* Charts are drawn when they come near, all of them before printing. */
-  const near = new IntersectionObserver((entries) => {
+  /* Charts are drawn shortly before they scroll into view, and all of them before printing. */
+  const observer = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) {
       if (!isIntersecting) continue;
-      near.unobserve(target);
+      observer.unobserve(target);
       draw(target);
     }
   }, { rootMargin: "800px" });
-  plots.forEach((plot) => near.observe(plot));
+  plots.forEach((plot) => observer.observe(plot));
   window.addEventListener("beforeprint", () => {
     plots.filter((plot) => !plot.dataset.drawn).forEach(draw);
   });
 
-  /* Light or dark: as the system has it, until the reader chooses. */
+  /* Light or dark: the system's setting, until the reader chooses. */
   const remembered = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
   const label = () => { document.getElementById("theme-name").textContent = isDark() ? "Light" : "Dark"; };

@@ -1,191 +1,301 @@
-"""The page: claims first, then a section per experiment, then how it was made."""
+"""The page of every report: its contents as plain data, and one template that turns them into HTML.
+
+A page is one file that loads nothing from elsewhere: style, scripts, charts and images are inside.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
+from typing import Any, ClassVar
 
-from pcfed import data
-from pcfed.data import Dataset
-from pcfed.experiments.claims import PC, Claim, Verdict, claims
-from pcfed.experiments.exact import Race
-from pcfed.experiments.rates import Rates
-from pcfed.experiments.summary import Comparison
-from pcfed.report.certified import Certified, certified
-from pcfed.report.charts import Chart, Style, charts, styles
-from pcfed.report.findings import differences, findings, in_short
-from pcfed.report.measures import NONZERO, MethodMeasures, measure
-from pcfed.report.render import render
-from pcfed.report.theorem import Theorem, theorem
-from pcfed.report.weights import QUANTILE, Pictures, pictures
+from pcfed.report.charts import Chart, Style
 from pcfed.storage.atomic import write_atomically
 
-MARKS: Mapping[Verdict, str] = {"holds": "✓", "holds, but": "!", "does not hold": "✗"}
-SOURCES: Mapping[str, str] = {
-    "the paper": "Claims of the paper, in its setting",
-    "the paper's, other shards": "The same claims, with the data shared out in another way",
-    "ours": "Our claims: budgets that bind and differ",
-    "exact": "Our claims: exact PC-FedAvg converges where the paper's method stalls",
-    "the theorem": "The theorem, with the corrections of our notes on the paper",
-}
-SHARDS: Mapping[str, str] = {
-    "label_sorted": "sorted by label: each agent sees few classes",
-    "iid": "i.i.d.: each agent sees all classes",
-    "dirichlet": "class shares drawn from a Dirichlet distribution",
-}
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of text, with an optional label in bold; ``css_class`` may be note or hint."""
+
+    template: ClassVar = "paragraph"
+    text: str
+    label: str = ""
+    css_class: str = ""
+
+
+@dataclass(frozen=True)
+class BulletList:
+    """A list of sentences, the most important first."""
+
+    template: ClassVar = "bullet_list"
+    entries: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """Terms with their definitions; ``links`` are the ids of the sections of some terms."""
+
+    template: ClassVar = "definitions"
+    entries: Mapping[str, str]
+    css_class: str = "summary"
+    links: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Details:
+    """Terms with their definitions, and preformatted text, that readers can unfold."""
+
+    template: ClassVar = "details"
+    summary: str
+    entries: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A verdict with a mark and a colour."""
+
+    text: str
+    mark: str
+    css_class: str
+
+
+@dataclass(frozen=True)
+class Badges:
+    """Badges with the number of times that each occurs."""
+
+    template: ClassVar = "badges"
+    counts: Sequence[tuple[Badge, int]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes
+    ----------
+    text : str
+        Its content, or the description of its image.
+    heading : str
+        ``row``, ``rowgroup`` or ``col`` if it is the heading of that; empty otherwise.
+    rowspan, colspan : int
+        How many rows and columns it fills.
+    note : str
+        Small print below the text.
+    css_class : str
+        Class of the element.
+    style : Style, optional
+        Of the series that the cell names; a sample is drawn before the text.
+    badge : Badge, optional
+        Shown instead of the text.
+    image : str
+        Data URL of an image, shown instead of the text.
+    tint : float, optional
+        Colours the background: from -1 (most negative) to 1 (most positive).
+    """
+
+    text: str = ""
+    heading: str = ""
+    rowspan: int = 1
+    colspan: int = 1
+    note: str = ""
+    css_class: str = ""
+    style: Style | None = None
+    badge: Badge | None = None
+    image: str = ""
+    tint: float | None = None
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows of a table that belong together."""
+
+    rows: Sequence[Sequence[Cell]]
+    css_class: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes
+    ----------
+    label : str
+        What it holds, for screen readers.
+    columns : sequence of Cell
+        The headings of the columns, if any.
+    groups : sequence of RowGroup
+        The rows.
+    css_class : str
+        Class of the element.
+    caption : str
+        A visible title.
+    hint : str
+        A sentence on how to read it.
+    signed_colours : bool
+        Whether orange and blue stand for positive and negative values.
+    stacked : bool
+        Whether the cells of a row are put below each other on narrow screens; otherwise the table
+        scrolls sideways.
+    """
+
+    template: ClassVar = "table"
+    label: str
+    columns: Sequence[Cell]
+    groups: Sequence[RowGroup]
+    css_class: str = "numbers"
+    caption: str = ""
+    hint: str = ""
+    signed_colours: bool = False
+    stacked: bool = False
+
+
+@dataclass(frozen=True)
+class ChartGroup:
+    """Charts, with a legend that switches their series on and off if there are styles.
+
+    Attributes
+    ----------
+    id : str
+        Prefix of the ids of the charts in the page.
+    charts : sequence of Chart
+        The charts.
+    styles : mapping of str to Style
+        The series of the legend.
+    series : str
+        What the series are: algorithms, agents or trainings.
+    """
+
+    template: ClassVar = "chart_group"
+    id: str
+    charts: Sequence[Chart]
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    series: str = "algorithms"
+
+
+Block = Paragraph | BulletList | Definitions | Details | Badges | Table | ChartGroup
 
 
 @dataclass(frozen=True)
 class Section:
-    """All that the page says of one comparison."""
+    """A titled part of a page: its blocks, then its subsections."""
 
     id: str
-    comparison: Comparison
-    dataset: Dataset
-    in_short: str
-    findings: Sequence[str]
-    differences: Sequence[str]
-    styles: Mapping[str, Style]
-    charts: Sequence[Chart]
-    methods: Sequence[MethodMeasures]
-    pictures: Pictures | None
-
-    @property
-    def setup(self) -> Iterator[tuple[str, str]]:
-        """How it was run, as names and values."""
-        setting = self.comparison.setting
-        images = len(self.dataset.train_images)
-        used = min(setting.samples or images, images)
-        yield "data", f"{setting.data}, {used:,} training images"
-        yield "shards", SHARDS.get(setting.partition, setting.partition)
-        yield "constraints", ", ".join(setting.constraints)
-        yield "coupling σ", ", ".join(f"{value:g}" for value in setting.couplings)
-        yield "rounds", str(setting.rounds)
-        yield "batch", f"{100 * setting.batch:g} % of an agent's data"
-        yield "seeds", str(max(len(runs) for runs in self.comparison.results.values()))
-        for method in setting.methods:
-            if method.name in self.comparison.results:
-                share = f", participation {method.participation}"
-                yield (
-                    method.name,
-                    f"{method.algorithm!r}, {method.local_steps} local steps"
-                    + share * (method.participation != 1.0),
-                )
-
-    @property
-    def troubles(self) -> Iterator[str]:
-        """What to know of runs that did not finish as planned."""
-        for name, results in self.comparison.results.items():
-            for seed, result in enumerate(results):
-                if result.status != "finished" or result.refusals:
-                    yield f"{name}, seed {seed}: {result.status}. {result.message}"
+    title: str
+    blocks: Sequence[Block]
+    sections: Sequence[Section] = ()
 
 
-def write_report(
-    comparisons: Sequence[Comparison],
-    path: str | os.PathLike[str],
-    *,
-    data_dir: Path | None = None,
-    facts: Mapping[str, str] | None = None,
-    rates: Rates | None = None,
-    race: Race | None = None,
-) -> None:
-    """Write the report of experiments: one HTML file that needs nothing else, on line or off.
+@dataclass(frozen=True)
+class Page:
+    """What a report says.
+
+    Attributes
+    ----------
+    title : str
+        Title of the window.
+    heading : str
+        Heading of the page.
+    lead : str
+        The first paragraph.
+    sections : sequence of Section
+        The contents; the first two levels are in the navigation.
+    glossary : mapping of str to str
+        What the terms of the page mean.
+    notes : sequence of Paragraph
+        What to know before reading on.
+    """
+
+    title: str
+    heading: str
+    lead: str
+    sections: Sequence[Section]
+    glossary: Mapping[str, str]
+    notes: Sequence[Paragraph] = ()
+
+
+def table_of(
+    label: str, columns: Sequence[str], rows: Sequence[Sequence[str]], css_class: str = "numbers"
+) -> Table:
+    """Return a table of strings; the first cell of a row is its heading."""
+    cells = [[Cell(first, heading="row"), *map(Cell, rest)] for first, *rest in rows]
+    return Table(label, [Cell(name) for name in columns], [RowGroup(cells)], css_class)
+
+
+def facts_table(label: str, facts: Mapping[str, str]) -> Table:
+    """Return a table of names and values."""
+    return table_of(label, (), list(facts.items()), "facts")
+
+
+def write_page(page: Page, path: str | os.PathLike[str]) -> None:
+    """Write a page to a file; an existing file is replaced.
 
     Parameters
     ----------
-    comparisons : sequence of Comparison
-        The finished settings, in the order of the page.
+    page : Page
+        What it says; all text is escaped.
     path : path
-        The file to write; an older one is replaced.
-    data_dir : Path, optional
-        Where the user keeps data sets; their test parts give the accuracies.
-    facts : mapping of str to str, optional
-        How it was made (versions, machine, date), shown at the end.
-    rates : Rates, optional
-        The theorem, measured.
-    race : Race, optional
-        Exact PC-FedAvg and others, measured.
+        The file.
 
     Raises
     ------
-    ValueError
-        If there is nothing to report.
     ImportError
-        If a package of the ``experiments`` extra is missing.
-    DataError
-        If a data set can't be had.
+        If a package of the ``app`` extra is missing.
     """
-    if not comparisons and rates is None and race is None:
-        raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
-    load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
-    sections = [_section(each.slug, each, load(each.setting.data)) for each in comparisons]
-    found = claims(comparisons, rates, race)
-    page = _render(sections, found, facts or {}, rates, race)
-    write_atomically(Path(path), page)
-
-
-def _section(place: str, comparison: Comparison, dataset: Dataset) -> Section:
-    measured = measure(comparison, dataset)
-    return Section(
-        id=place,
-        comparison=comparison,
-        dataset=dataset,
-        in_short=in_short(comparison, measured),
-        findings=findings(comparison, measured),
-        differences=differences(comparison),
-        styles=styles(comparison),
-        charts=charts(comparison, measured),
-        methods=measured,
-        pictures=pictures(comparison, dataset),
+    jinja = import_optional("jinja2")
+    environment = jinja.Environment(
+        autoescape=True,
+        loader=jinja.FunctionLoader(_asset),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=jinja.StrictUndefined,
     )
-
-
-def _render(
-    sections: Sequence[Section],
-    found: Sequence[Claim],
-    facts: Mapping[str, str],
-    rates: Rates | None,
-    race: Race | None,
-) -> bytes:
-    """Fill the template."""
-    proved = theorem(rates) if rates else None
-    near = certified(race) if race else []
-    drawn: list[Section | Theorem | Certified] = [*sections, *near]
-    if proved:
-        drawn.append(proved)
-    return render(
-        "template.html",
-        drawn,
-        sections=sections,
-        experiments=_by_experiment(sections),
-        claims=_by_source_and_claim(found),
-        verdicts={verdict: sum(c.verdict == verdict for c in found) for verdict in MARKS},
-        marks=MARKS,
-        sources=SOURCES,
-        facts=facts,
-        pc=PC,
-        nonzero=NONZERO,
-        quantile=QUANTILE,
-        theorem=proved,
-        certified=near,
+    figures = _figures(page.sections)
+    # Plotly has several megabytes, so a page without charts does not include it.
+    plotly = import_optional("plotly.offline").get_plotlyjs() if figures else ""
+    text: str = environment.get_template("page.html").render(
+        page=page,
+        figures=figures,
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        plotly=plotly,
+        version=version("pcfed"),
     )
+    write_atomically(Path(path), text.encode())
 
 
-def _by_experiment(sections: Sequence[Section]) -> dict[str, list[Section]]:
-    """Return the sections by the title of their experiment."""
-    grouped: dict[str, list[Section]] = {}
+def import_optional(module: str) -> Any:
+    """Import a module of an extra, or raise an error that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        extra = "app" if package in ("jinja2", "plotly") else "experiments"
+        raise ImportError(
+            f"report: the package {package} is not installed; run pip install 'pcfed[{extra}]'."
+        ) from None
+
+
+def _figures(sections: Sequence[Section]) -> dict[str, Any]:
+    """Return every panel in the form that Plotly reads, by the id of its element."""
+    return {
+        f"{group.id}-{i}-{j}": {"data": panel.data, "layout": panel.layout}
+        for group in _chart_groups(sections)
+        for i, chart in enumerate(group.charts)
+        for j, panel in enumerate(chart.panels)
+    }
+
+
+def _chart_groups(sections: Sequence[Section]) -> Iterator[ChartGroup]:
     for section in sections:
-        grouped.setdefault(section.comparison.preset.title, []).append(section)
-    return grouped
+        yield from (block for block in section.blocks if isinstance(block, ChartGroup))
+        yield from _chart_groups(section.sections)
 
 
-def _by_source_and_claim(found: Sequence[Claim]) -> dict[str, dict[str, list[Claim]]]:
-    """Return claims by whose they are, then by what they say; one entry a place."""
-    grouped: dict[str, dict[str, list[Claim]]] = {}
-    for claim in found:
-        grouped.setdefault(claim.source, {}).setdefault(claim.claim, []).append(claim)
-    return grouped
+def _asset(name: str) -> str:
+    return files("pcfed.report").joinpath(name).read_text("utf-8")

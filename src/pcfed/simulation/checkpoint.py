@@ -1,7 +1,7 @@
-"""A run between two rounds, in a file: from there it goes on as if it had never stopped.
+"""Checkpoints: a run between two rounds, in a file from which it resumes to the same bits.
 
-Random streams belong to (seed, agent, round), so no generator has a state to keep. The last two
-checkpoints are kept: should the newer one be damaged, the older one is used.
+Random streams belong to (seed, agent, round), so no generator has a state to save. The last two
+checkpoints are kept: if the newer one is damaged, the older one is used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -25,54 +25,83 @@ from pcfed.simulation.result import (
     Refusal,
     State,
     Status,
-    arrays_of,
+    arrays_in,
     check_arrays,
-    check_format,
-    facts_of,
-    group_of,
+    read_count,
+    read_records,
+    read_refusals,
+    read_state,
     records_layout,
-    records_of,
-    refusals_of,
-    state_of,
-    whole_number,
+    state_arrays,
+    state_metadata,
 )
-from pcfed.storage.archive import load_arrays, save_arrays
-from pcfed.storage.atomic import FileError, bring_to_disk, remove_drafts, sole_user
+from pcfed.storage.atomic import FileError, remove_drafts, sync_directory
 from pcfed.storage.journal import Extent
+from pcfed.storage.locks import exclusive_lock
+from pcfed.storage.saved import InvalidFile, Metadata, PathLike, SavedArchive
+from pcfed.validation import count
 
-FORMAT = 1
-"""Version of the file."""
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Where and how often a run is saved: ``run(..., checkpoint=Checkpointing("run.ckpt"))``.
+
+    Parameters
+    ----------
+    path : path
+        The file; the checkpoint before the last is kept beside it.
+    every : int
+        Save after every k-th round.
+    resume : bool
+        Continue from the checkpoint if there is one. Without it, an existing file is an error.
+
+    Examples
+    --------
+    >>> Checkpointing("run.ckpt", resume=True)
+    Checkpointing(path='run.ckpt', every=10, resume=True)
+    """
+
+    path: PathLike
+    every: int = 10
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        count("Checkpointing: every", self.every)
 
 
 @dataclass(frozen=True, eq=False)
-class Checkpoint:
-    """All that the rest of a run depends on, and what it has found so far.
+class Checkpoint(SavedArchive):
+    """Everything that the rest of a run depends on, and what it has measured so far.
 
     Attributes
     ----------
     run : mapping of str to str
-        What must be the same for the run that goes on from here.
+        The arguments that a resumed run must share.
     probe : Array
-        What tells its problem from others (`probe_of`).
+        Identifies the problem (`probe_of`).
     state : State
         Server and agents.
     start : Record
-        The figures before the first round.
+        The record before the first round.
     history : tuple of Record
-        Those of evaluated rounds; with a journal only the last.
+        The records of evaluated rounds; with a journal only the last.
     refusals : tuple of Refusal
-        Updates that were not counted.
+        Updates that were not accepted.
     bytes_up, bytes_down : int
         Traffic since the start.
     seconds : float
-        Time since the start, pauses aside.
+        Time since the start, without interruptions.
     journal : Extent or None
-        What of the journal belongs to these rounds.
+        The part of the journal that belongs to these rounds.
     output, stop : mapping of str to Array
-        What the choice of models to return, and the rule when to stop, remember.
+        The states of the output iterate and of the stop rule.
     status : Status or None
-        How the run ended, if it did.
+        How the run ended; None if it has not.
     """
+
+    file_kind: ClassVar[str] = "checkpoint"
+    format: ClassVar[int] = 1
+    advice: ClassVar[str] = "use the checkpoint before it, or another path to start anew."
 
     run: Mapping[str, str]
     probe: Float64Array
@@ -88,81 +117,72 @@ class Checkpoint:
     stop: Mapping[str, Array]
     status: Status | None
 
-    def save(self, path: Path) -> None:
-        """Write everything to one file, whole or not at all."""
-        about = {
-            "what": "a checkpoint of pcfed",
-            "format": FORMAT,
+    def _to_archive(self) -> tuple[Metadata, Mapping[str, Any]]:
+        metadata = {
             "run": dict(self.run),
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "seconds": self.seconds,
             "journal": self.journal,
             "status": self.status,
-            **facts_of(self.state, self.refusals),
+            **state_metadata(self.state, self.refusals),
         }
-        arrays: dict[str, Any] = arrays_of(self.state, (self.start, *self.history))
+        arrays: dict[str, Any] = state_arrays(self.state, (self.start, *self.history))
         arrays["probe"] = self.probe
         for group, vectors in (("output", self.output), ("stop", self.stop)):
             arrays |= {f"{group}/{name}": vector for name, vector in vectors.items()}
-        save_arrays(path, about, arrays)
+        return metadata, arrays
 
-    @staticmethod
-    def load(path: Path) -> Checkpoint:
-        """Read what ``save`` wrote, or raise a ValueError with half a sentence that says why."""
-        about, arrays = load_arrays(path)
-        try:
-            check_format(about, FORMAT)
-            state, m = state_of(about, arrays), len(arrays["probe"])
-            stop, output = group_of(arrays, "stop"), group_of(arrays, "output")
-            check_arrays(
-                {name: array for name, array in arrays.items() if not name.startswith("stop/")},
-                {
-                    "probe": ((m, 4), np.float64),
-                    **state.layout(m),
-                    **records_layout(arrays, m),
-                    **_output_layout(output, m),
-                },
-            )
-            start, *history = records_of(arrays, state.round)
-            if not (
-                isinstance(about["seconds"], float)
-                and 0 <= about["seconds"] < math.inf
-                and about["status"] in (None, *get_args(Status))
-                and (history or about["status"] != "stopped")
-                and all(isinstance(words, str) for words in {**about["run"]}.values())
-                and all(memory.dtype == np.float64 for memory in stop.values())
-                and 0 <= output.get("rounds", 0) <= state.round
-            ):
-                raise TypeError
-            return Checkpoint(
-                run=about["run"],
-                probe=arrays["probe"],
-                state=state,
-                start=start,
-                history=tuple(history),
-                refusals=refusals_of(about, m),
-                bytes_up=whole_number(about, "bytes_up"),
-                bytes_down=whole_number(about, "bytes_down"),
-                seconds=about["seconds"],
-                journal=_extent(about["journal"]),
-                output=output,
-                stop=stop,
-                status=about["status"],
-            )
-        except (KeyError, TypeError):
-            raise ValueError("it is not a checkpoint") from None
+    @classmethod
+    def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, Any]) -> Checkpoint:
+        state, m = read_state(metadata, arrays), len(arrays["probe"])
+        stop, output = arrays_in(arrays, "stop"), arrays_in(arrays, "output")
+        check_arrays(
+            {name: array for name, array in arrays.items() if not name.startswith("stop/")},
+            {
+                "probe": ((m, 4), np.float64),
+                **state.layout(m),
+                **records_layout(arrays, m),
+                **_output_layout(output, m),
+            },
+        )
+        start, *history = read_records(arrays, state.round)
+        if not (
+            isinstance(metadata["seconds"], float)
+            and 0 <= metadata["seconds"] < math.inf
+            and metadata["status"] in (None, *get_args(Status))
+            and (history or metadata["status"] != "stopped")
+            and all(isinstance(text, str) for text in {**metadata["run"]}.values())
+            and all(array.dtype == np.float64 for array in stop.values())
+            and 0 <= output.get("rounds", 0) <= state.round
+        ):
+            raise TypeError
+        return cls(
+            run=metadata["run"],
+            probe=arrays["probe"],
+            state=state,
+            start=start,
+            history=tuple(history),
+            refusals=read_refusals(metadata, m),
+            bytes_up=read_count(metadata, "bytes_up"),
+            bytes_down=read_count(metadata, "bytes_down"),
+            seconds=metadata["seconds"],
+            journal=_read_extent(metadata["journal"]),
+            output=output,
+            stop=stop,
+            status=metadata["status"],
+        )
 
     def check(self, run: Mapping[str, str], probe: Float64Array, fresh: State) -> None:
-        """Refuse to serve another run, with a half sentence that says how it differs."""
+        """Raise a ValueError, whose text is a clause, if the checkpoint is of another run."""
         for name in run:
             if self.run.get(name) != run[name]:
                 theirs = " ".join(str(self.run.get(name)).split())[:200]
                 raise ValueError(
                     f"it is of a run with {name} {theirs}, and this one has {run[name]}"
                 )
-        same = self.probe.shape == probe.shape
-        if not (same and np.allclose(self.probe, probe, rtol=1e-4, equal_nan=True)):
+        same_shape = self.probe.shape == probe.shape
+        if not (same_shape and np.allclose(self.probe, probe, rtol=1e-4, equal_nan=True)):
             raise ValueError("it is of another problem")
         m, state = len(probe), self.state
         if (state.algorithm, state.layout(m)) != (fresh.algorithm, fresh.layout(m)):
@@ -172,14 +192,24 @@ class Checkpoint:
 
 
 def _output_layout(output: Mapping[str, Array], m: int) -> Layout:
-    """Return the layout of what the choice of models remembers, if anything."""
+    """Return the layout of the output iterate's state."""
     if not output:
         return {}
     n = output["taken"].shape[-1:]
     return {"output/taken": ((m, *n), np.float64), "output/rounds": ((), np.float64)}
 
 
-class Checkpoints:
+def _read_extent(value: Any) -> Extent | None:
+    """Return the extent of the journal in a file."""
+    if value is None:
+        return None
+    length, checksum = value
+    if type(length) is not int or length < 0 or not isinstance(checksum, str):
+        raise TypeError
+    return Extent(length, checksum)
+
+
+class CheckpointFiles:
     """The last two checkpoints of a run: ``path``, and beside it the one before.
 
     As a context manager it keeps other processes from using the same files.
@@ -189,9 +219,9 @@ class Checkpoints:
     path : Path
         The file of the newest.
     run, probe : mapping, array
-        What a run that goes on must have in common with the one that wrote them.
+        What a resumed run must share with the one that wrote them.
     fresh : State
-        Where the method begins with a single agent: states must have the same arrays.
+        The state in which the algorithm starts with a single agent: states must have its arrays.
     """
 
     def __init__(
@@ -199,84 +229,76 @@ class Checkpoints:
     ) -> None:
         self.path, self.run, self.probe, self._fresh = path, run, probe, fresh
         self.previous = path.with_name(path.name + ".previous")
-        self._whole = False
-        self._alone = sole_user(path.with_name(path.name + ".lock"))
+        self._newest_is_valid = False
+        self._lock = exclusive_lock(path.with_name(path.name + ".lock"))
 
-    def __enter__(self) -> Checkpoints:
-        self._alone.__enter__()
+    def __enter__(self) -> CheckpointFiles:
+        self._lock.__enter__()
         remove_drafts(self.path.parent, f"{self.path.name}.new")
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._alone.__exit__(*error)
+        self._lock.__exit__(*error)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Keep a checkpoint; whatever happens meanwhile, one of the last two is whole."""
-        fresh = self.path.with_name(self.path.name + ".new")
-        checkpoint.save(fresh)
+        """Write a checkpoint; at every moment one of the last two is valid."""
+        new = self.path.with_name(self.path.name + ".new")
+        checkpoint.save(new)
         try:
-            if self._whole:
+            # A damaged newest file must not replace the valid one before it.
+            if self._newest_is_valid:
                 os.replace(self.path, self.previous)
-            os.replace(fresh, self.path)
-            bring_to_disk(self.path.parent)
+            os.replace(new, self.path)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise FileError(self.path, error) from None
-        self._whole = True
+        self._newest_is_valid = True
 
     def load(self, *, resume: bool) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole and of this run, None if there are none.
+        """Return the newest valid checkpoint of this run, or None if there are no files.
 
         Parameters
         ----------
         resume : bool
-            Whether to go on from it: else nothing may be there that would be overwritten.
+            Whether to continue from it: if not, existing files are an error.
 
         Raises
         ------
         ValueError
-            If there are some, but none to go on from: a sentence that says why.
+            If there are files, but none to resume from.
         """
-        there = [path for path in (self.path, self.previous) if path.exists()]
-        if there and not resume:
+        paths = [path for path in (self.path, self.previous) if path.exists()]
+        if paths and not resume:
             raise ValueError(
-                f"run: checkpoint {there[0]} is there already, and would be overwritten; give "
-                "resume=True to go on from it, or another path."
+                f"run: checkpoint {paths[0]} exists already and would be overwritten; give "
+                "resume=True to continue from it, or another path."
             )
         refused = []
-        for path in there:
+        for path in paths:
             try:
                 found = Checkpoint.load(path)
                 found.check(self.run, self.probe, self._fresh)
             except ValueError as error:
-                refused.append(f"{path} can't be used: {error}")
+                reason = error.reason if isinstance(error, InvalidFile) else error
+                refused.append(f"{path} can't be used: {reason}")
                 continue
             if refused:
                 warnings.warn(f"run: {refused[0]}; the one before it is used.", stacklevel=3)
-            self._whole = path == self.path
+            self._newest_is_valid = path == self.path
             return found
         if refused:
             raise ValueError(
                 f"run: checkpoint {'; '.join(refused)}; give the arguments of the run that wrote "
-                "it, or another path to begin anew."
+                "it, or another path to start anew."
             )
         return None
 
 
-def _extent(value: Any) -> Extent | None:
-    """Return what a file says of the journal."""
-    if value is None:
-        return None
-    length, checksum = value
-    if type(length) is not int or length < 0 or not isinstance(checksum, str):
-        raise TypeError
-    return Extent(length, checksum)
-
-
 def probe_of(problem: Problem) -> Float64Array:
-    """Return numbers that tell a problem from others: values of losses, distances from sets.
+    """Return numbers that identify a problem: values of losses and distances from sets.
 
-    One row an agent; at a vector that is drawn once and for all. Rounding, which may depend on the
-    number of threads, changes their last digits only.
+    One row per agent, at a fixed random vector. Rounding, which may depend on the number of
+    threads, changes only their last digits.
     """
     x = np.random.RandomState(0).standard_normal(problem.n) / np.sqrt(problem.n)
     rows = []

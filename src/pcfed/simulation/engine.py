@@ -1,15 +1,16 @@
-"""One round of any method, and the figures of a state, in this process.
+"""One round of any algorithm, and the metrics of a state, in this process.
 
-A round is atomic. Agents compute updates from the state before it, in teams (`pcfed.simulation.plan`); the
-finite ones are summed one after the other, in an order that depends neither on the number of
-workers nor on the teams; then the server aggregates, and those who were counted commit.
+A round is atomic. Agents compute updates from the state before it, in groups (`pcfed.simulation.plan`).
+The updates that are finite are summed one after the other, in an order that depends neither on the
+number of workers nor on the groups. Then the server aggregates, and the agents whose updates were
+accepted commit theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,30 +18,30 @@ from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.sums import add_rows
-from pcfed.arrays import Float64Array
+from pcfed.arrays import Float64Array, Workspace
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError, SetRows
-from pcfed.simulation.plan import ENTRIES, Plan
-from pcfed.simulation.result import Figures, Record, Refusal, State
+from pcfed.simulation.plan import MAX_GROUP_ENTRIES, Plan
+from pcfed.simulation.result import Metrics, Record, Refusal, State
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a round came to.
+class RoundOutcome:
+    """What one round changed and cost.
 
     Attributes
     ----------
     state : State
-        The state after the round, or before it if the round was given up.
+        The state after the round, or before it if the round was aborted.
     aborted : bool
         Whether more updates were refused than allowed.
     refusals : tuple of Refusal
-        Updates that were not counted.
+        Updates that were not accepted.
     bytes_up, bytes_down : int
-        What the agents sent and received, all together.
+        Sent and received by all agents together.
     round_info : RoundInfo
         The step and the penalty of the round.
     """
@@ -53,15 +54,42 @@ class Outcome:
     round_info: RoundInfo
 
 
+@dataclass
+class _Aggregation:
+    """The sums of a round while the groups' updates arrive."""
+
+    sums: dict[str, Float64Array] = field(default_factory=dict)
+    accepted: list[tuple[list[int], Vectors]] = field(default_factory=list)
+    """Groups, and what their agents need to commit."""
+    refusals: list[Refusal] = field(default_factory=list)
+    bytes_up: int = 0
+
+    def add(self, group: list[int], update: Update, workspace: Workspace) -> None:
+        """Add the update of a group to the sums."""
+        self.accepted.append((group, update.pending))
+        for name, rows in update.sent.items():
+            self.bytes_up += rows.nbytes
+            if name not in self.sums:
+                self.sums[name] = np.zeros(rows.shape[1])
+            add_rows(self.sums[name], rows)
+            if name not in update.pending:
+                workspace.release(rows)
+
+    def total(self, steps: list[int]) -> Sums:
+        """Return what the server receives."""
+        agents = [i for group, _ in self.accepted for i in group]
+        return Sums(self.sums, len(agents), sum(steps[i] for i in agents))
+
+
 class Engine:
-    """Runs agents side by side on threads; use it as a context manager.
+    """Runs rounds, with groups of agents on several threads; use it as a context manager.
 
     Parameters
     ----------
     problem : Problem
         The agents.
     algorithm : Algorithm
-        The method, resolved for the problem.
+        The algorithm, resolved for the problem.
     plan : Plan
         Who takes part in which round, and on which batches.
     workers : int
@@ -82,24 +110,30 @@ class Engine:
         self.algorithm = algorithm
         self.plan = plan
         self._workers = workers
-        self._limit = np.inf if norm_limit is None else norm_limit
-        self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
+        self._norm_limit = np.inf if norm_limit is None else norm_limit
+        self._threads = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown(cancel_futures=True)
+        if self._threads:
+            self._threads.shutdown(cancel_futures=True)
 
-    def _map(self, function: Callable[[S], T], teams: Iterable[S]) -> Iterator[T]:
-        """Apply ``function`` to teams, side by side; results come in the order of ``teams``."""
-        return self._pool.map(function, teams) if self._pool else map(function, teams)
+    def _map(self, function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+        """Apply a function to items on the threads; results come in the order of the items."""
+        return self._threads.map(function, items) if self._threads else map(function, items)
 
     def run_round(
-        self, state: State, index: int, *, allowed: int = 0, limit: int | None = None
-    ) -> Outcome:
-        """Play the round with this index; the private arrays of ``state`` change in place.
+        self,
+        state: State,
+        index: int,
+        workspace: Workspace,
+        *,
+        max_refusals: int = 0,
+        max_steps: int | None = None,
+    ) -> RoundOutcome:
+        """Run the round with this index; the private arrays of ``state`` change in place.
 
         Parameters
         ----------
@@ -107,148 +141,138 @@ class Engine:
             The state before the round, owned by the caller.
         index : int
             Index of the round.
-        allowed : int
-            How many updates may be refused before the round is given up, with nothing changed.
-        limit : int, optional
-            Cuts the local steps of every agent short.
+        workspace : Workspace
+            Memory that rounds share.
+        max_refusals : int
+            If more updates are refused, the round is aborted and changes nothing.
+        max_steps : int, optional
+            Limits the local steps of every agent.
         """
-        self.plan.pool.start_round()
-        present = self.plan.present(index)
-        steps = self.plan.steps(index)
-        if limit is not None:
-            steps = [min(limit, number) for number in steps]
-        max_local_steps = max((steps[i] for i in present), default=0)
-        round_info = self.algorithm.round_info(
-            index, m=self.problem.m, max_local_steps=max_local_steps
-        )
-
-        sums: dict[str, Float64Array] = {}
-        counted: list[tuple[list[int], Vectors]] = []
-        refusals: list[Refusal] = []
-        bytes_up = 0
+        present, steps = self.plan.present(index), self.plan.steps(index)
+        if max_steps is not None:
+            steps = [min(max_steps, each) for each in steps]
+        longest = max((steps[i] for i in present), default=0)
+        info = self.algorithm.round_info(index, m=self.problem.m, max_local_steps=longest)
         bytes_down = len(present) * sum(vector.nbytes for vector in state.server.values())
+        done = _Aggregation()
 
-        def outcome(after: State, *, aborted: bool = False) -> Outcome:
-            return Outcome(after, aborted, tuple(refusals), bytes_up, bytes_down, round_info)
+        def local(group: list[int]) -> _GroupUpdates:
+            return self._local(state, group, steps[group[0]], info, workspace)
 
-        teams = self.plan.teams(index, present, steps, parts=self._workers)
-        updates = self._map(
-            lambda team: self._updates(state, team, steps[team[0]], round_info), teams
-        )
-        for done, refused in updates:
-            refusals.extend(refused)
-            if len(refusals) > allowed:
-                return outcome(state, aborted=True)
-            for team, update in done:
-                counted.append((team, update.pending))
-                for name, rows in update.sent.items():
-                    bytes_up += rows.nbytes
-                    if name not in sums:
-                        sums[name] = np.zeros(rows.shape[1])
-                    add_rows(sums[name], rows)
-                    if name not in update.pending:
-                        self.plan.pool.release(rows)
+        groups = self.plan.groups(index, present, steps, min_groups=self._workers)
+        for updates, refused in self._map(local, groups):
+            done.refusals.extend(refused)
+            if len(done.refusals) > max_refusals:
+                return RoundOutcome(
+                    state, True, tuple(done.refusals), done.bytes_up, bytes_down, info
+                )
+            for group, update in updates:
+                done.add(group, update, workspace)
+        server = self._aggregate_and_commit(state, done, steps, info)
+        for _, pending in done.accepted:
+            workspace.release(*pending.values())
+        after = State(state.algorithm, index + 1, server, state.private)
+        return RoundOutcome(after, False, tuple(done.refusals), done.bytes_up, bytes_down, info)
 
-        server = state.server
-        number = sum(len(team) for team, _ in counted)
-        done_steps = sum(steps[i] for team, _ in counted for i in team)
-        if counted:
-            server = self.algorithm.aggregate(server, Sums(sums, number, done_steps), round_info)
+    def _aggregate_and_commit(
+        self, state: State, done: _Aggregation, steps: list[int], info: RoundInfo
+    ) -> Vectors:
+        """Return the server's new state; agents commit what was accepted."""
+        sums = done.total(steps)
+        server = self.algorithm.aggregate(state.server, sums, info) if done.accepted else None
 
-        def commit(counted: tuple[list[int], Vectors]) -> None:
-            team, pending = counted
-            at = _rows(team)
-            private = state.private_of(at)
-            new = self.algorithm.commit(private, pending, state.server, round_info, done_steps)
+        def commit(accepted: tuple[list[int], Vectors]) -> None:
+            group, pending = accepted
+            rows = _rows(group)
+            private = state.private_of(rows)
+            new = self.algorithm.commit(private, pending, state.server, info, sums.steps)
             for name, vectors in new.items():
-                if vectors is not private[name] or not isinstance(at, slice):
-                    state.private[name][at] = vectors
+                if vectors is not private[name] or not isinstance(rows, slice):
+                    state.private[name][rows] = vectors
 
-        for _ in self._map(commit, counted):
+        for _ in self._map(commit, done.accepted):
             pass
-        for _, pending in counted:
-            self.plan.pool.release(*pending.values())
-        return outcome(State(state.algorithm, index + 1, server, state.private))
+        return state.server if server is None else server
 
-    def _updates(
-        self, state: State, team: list[int], steps: int, round_info: RoundInfo
-    ) -> tuple[list[tuple[list[int], Update]], list[Refusal]]:
-        """Return the updates of a team, with whose they are, and why others can't be counted."""
-        work = self.plan.work(team, round_info.index, steps)
+    def _local(
+        self,
+        state: State,
+        group: list[int],
+        steps: int,
+        info: RoundInfo,
+        workspace: Workspace,
+    ) -> _GroupUpdates:
+        """Return the updates of a group, with their agents, and the refusals of the others."""
+        context = self.plan.context(group, info.index, steps, workspace)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                private = state.private_of(_rows(team))
-                update = self.algorithm.local(work, state.server, private, round_info)
+                private = state.private_of(_rows(group))
+                update = self.algorithm.local(context, state.server, private, info)
         except ProjectionError as error:
-            if len(team) == 1:
-                why = f"its projection failed: {error}"
-                return [], [Refusal(round_info.index, team[0], why)]
-            parts = [self._updates(state, [i], steps, round_info) for i in team]
-            return [u for done, _ in parts for u in done], [r for _, no in parts for r in no]
-        fine = _finite_rows(update, len(team))
-        reasons = dict.fromkeys(np.flatnonzero(~fine).tolist(), "it is not finite")
-        if self._limit < np.inf:
-            longest = _longest(update, len(team))
-            for i in np.flatnonzero(fine & ~(longest <= self._limit)).tolist():
-                reasons[i] = f"its norm {longest[i]:.3g} is above the limit {self._limit:g}"
-                fine[i] = False
+            if len(group) == 1:
+                reason = f"its projection failed: {error}"
+                return [], [Refusal(info.index, group[0], reason)]
+            # One agent must not spoil the group: compute them one by one.
+            parts = [self._local(state, [i], steps, info, workspace) for i in group]
+            updates = [each for updates, _ in parts for each in updates]
+            return updates, [each for _, refused in parts for each in refused]
+        reasons = self._reasons_to_refuse(update, len(group))
         if not reasons:
-            return [(team, update)], []
-        refused = [Refusal(round_info.index, team[i], reasons[i]) for i in sorted(reasons)]
+            return [(group, update)], []
+        refused = [Refusal(info.index, group[i], reasons[i]) for i in sorted(reasons)]
+        fine = [i for i in range(len(group)) if i not in reasons]
         sent = {name: rows[fine] for name, rows in update.sent.items()}
         pending = {name: rows[fine] for name, rows in update.pending.items()}
-        kept = [team[i] for i in np.flatnonzero(fine)]
+        kept = [group[i] for i in fine]
         return [(kept, Update(sent, pending))] if kept else [], refused
 
+    def _reasons_to_refuse(self, update: Update, agents: int) -> dict[int, str]:
+        """Return why updates of a group can't be accepted, by their rows."""
+        finite = _finite_rows(update, agents)
+        reasons = dict.fromkeys(np.flatnonzero(~finite).tolist(), "it is not finite")
+        if self._norm_limit < np.inf:
+            norms = _largest_norms(update, agents)
+            for i in np.flatnonzero(finite & ~(norms <= self._norm_limit)).tolist():
+                reasons[i] = f"its norm {norms[i]:.3g} is above the limit {self._norm_limit:g}"
+        return reasons
+
     def models(self, state: State) -> Float64Array:
-        """Return all models, one row an agent, in an array of their own."""
+        """Return all models, one row per agent, in a new array."""
         shape = (self.problem.m, self.problem.n)
         models = self.algorithm.model(state.server, state.private).astype(np.float64, copy=False)
-        kept = any(models is each for each in (*state.server.values(), *state.private.values()))
-        return np.broadcast_to(models, shape).copy() if kept or models.shape != shape else models
+        is_state = any(models is each for each in (*state.server.values(), *state.private.values()))
+        if is_state or models.shape != shape:
+            return np.broadcast_to(models, shape).copy()
+        return models
 
     def average(self, state: State) -> Float64Array:
         """Return the population average."""
         average = self.algorithm.average(state.server)
         return self.models(state).mean(axis=0) if average is None else average.astype(np.float64)
 
-    def without_value(self, state: State, record: Record) -> list[Refusal]:
-        """Return whose loss is not finite, where the objective of a record is not."""
-        if np.isfinite(record.objective):
-            return []
+    def refuse_infinite(self, state: State, record: Record) -> list[Refusal]:
+        """Return the agents whose loss is not finite, where the objective of a record is not."""
         average = self.average(state)
         with np.errstate(over="ignore", invalid="ignore"):
             losses = [agent.loss.value(average) for agent in self.problem.agents]
-            lost = ~np.isfinite(losses + record.distance**2)
-        lost |= not lost.any()  # each of them is finite, but not their sum
-        why = "its loss is not finite"
-        return [Refusal(state.round - 1, int(i), why) for i in np.flatnonzero(lost)]
+            infinite = ~np.isfinite(losses + record.distance**2)
+        infinite |= not infinite.any()  # each of them is finite, but not their sum
+        reason = "its loss is not finite"
+        return [Refusal(state.round - 1, int(i), reason) for i in np.flatnonzero(infinite)]
 
-    def figures(self, state: State) -> Figures:
-        """Evaluate a state: objective, loss, and per agent distances and held-out figures."""
+    def evaluate(self, state: State) -> Metrics:
+        """Return the metrics of a state: objective, loss, and distances and scores per agent."""
         average = self.average(state)
         m, stack = self.problem.m, self.plan.stack
-        width = 1 if stack is None else max(1, ENTRIES // 2 // self.problem.n)  # float64
+        width = 1 if stack is None else max(1, MAX_GROUP_ENTRIES // 2 // self.problem.n)  # float64
         spans = [slice(first, min(first + width, m)) for first in range(0, m, width)]
-
-        def of_span(span: slice) -> Float64Array:
-            agents = self.problem.agents[span]
-            shape = (len(agents), self.problem.n)
-            models = self.algorithm.model(state.server, state.private_of(span))
-            x = np.broadcast_to(models, shape).astype(np.float64, order="C")
-            with np.errstate(over="ignore", invalid="ignore"):
-                sets = SetRows([agent.feasible_set for agent in agents])
-                columns: list[Any] = [sets.distances(x), np.linalg.norm(x - average, axis=1)]
-                columns += zip(*map(_held_out, agents, x), strict=True)
-                if stack is None:
-                    columns.append([agent.loss.value(average) for agent in agents])
-            return np.array(columns)
-
-        columns = np.concatenate(list(self._map(of_span, spans)), axis=1)
+        columns = np.concatenate(
+            list(self._map(lambda span: self._evaluate(state, span, average), spans)), axis=1
+        )
         infeasibility, distance, test_loss, test_accuracy = columns[:4]
         losses = columns[4] if stack is None else stack.values(average)
         coupling = np.array([agent.coupling for agent in self.problem.agents])
-        return Figures(
+        return Metrics(
             objective=float(np.mean(losses + coupling / 2 * distance**2)),
             loss=float(np.mean(losses)),
             infeasibility=infeasibility,
@@ -257,37 +281,51 @@ class Engine:
             test_accuracy=test_accuracy,
         )
 
+    def _evaluate(self, state: State, span: slice, average: Float64Array) -> Float64Array:
+        """Return the metrics of some agents, one row per metric."""
+        agents = self.problem.agents[span]
+        models = self.algorithm.model(state.server, state.private_of(span))
+        # A broadcast array is not in C order, and the kernels would leave it to NumPy.
+        x = np.broadcast_to(models, (len(agents), self.problem.n)).astype(np.float64, order="C")
+        with np.errstate(over="ignore", invalid="ignore"):
+            sets = SetRows([agent.feasible_set for agent in agents])
+            columns: list[Any] = [sets.distances(x), np.linalg.norm(x - average, axis=1)]
+            columns += zip(*map(_test_metrics, agents, x), strict=True)
+            if self.plan.stack is None:
+                columns.append([agent.loss.value(average) for agent in agents])
+        return np.array(columns)
 
-def _held_out(agent: Agent, x: Float64Array) -> tuple[float, float]:
-    """Return the loss and the accuracy of a model on the agent's held-out data, NaN without."""
+
+_GroupUpdates = tuple[list[tuple[list[int], Update]], list[Refusal]]
+"""Updates with the positions of their agents, and refusals."""
+
+
+def _test_metrics(agent: Agent, x: Float64Array) -> tuple[float, float]:
+    """Return the loss and the accuracy of a model on the agent's test data, NaN without."""
     return (agent.test.value(x), agent.test.accuracy(x)) if agent.test else (np.nan, np.nan)
 
 
-def _rows(team: list[int]) -> slice | list[int]:
-    """Return an index of the team's rows: a slice where they lie together, in their order."""
-    span = range(team[0], team[-1] + 1)
-    return slice(span.start, span.stop) if team == list(span) else team
+def _rows(group: list[int]) -> slice | list[int]:
+    """Return an index of the group's rows: a slice, which makes views, where they are adjacent."""
+    span = range(group[0], group[-1] + 1)
+    return slice(span.start, span.stop) if group == list(span) else group
 
 
 def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
-    """Say for each agent whether all of its update is finite."""
-    fine = np.ones(agents, np.bool_)
+    """Return for each agent whether all of its update is finite."""
+    finite = np.ones(agents, np.bool_)
     with np.errstate(over="ignore", invalid="ignore"):
         arrays = {id(rows): rows for rows in (*update.sent.values(), *update.pending.values())}
         for rows in arrays.values():
-            if not np.isfinite(rows.sum()):  # seldom: look more closely
-                fine &= np.isfinite(rows).all(axis=1)
-    return fine
+            if not np.isfinite(rows.sum()):  # rare, so only then look at every entry
+                finite &= np.isfinite(rows).all(axis=1)
+    return finite
 
 
-def _longest(update: Update, agents: int) -> Float64Array:
-    """Return for each agent the norm of the longest vector that it sends."""
-    longest = np.zeros(agents)
+def _largest_norms(update: Update, agents: int) -> Float64Array:
+    """Return for each agent the largest norm of the vectors that it sends."""
+    norms = np.zeros(agents)
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in update.sent.values():
-            np.maximum(
-                longest,
-                np.linalg.norm(rows.astype(np.float64), axis=1),
-                out=longest,
-            )
-    return longest
+            np.maximum(norms, np.linalg.norm(rows.astype(np.float64), axis=1), out=norms)
+    return norms

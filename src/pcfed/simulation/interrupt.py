@@ -11,31 +11,31 @@ from types import FrameType
 
 
 @dataclass
-class Interruption:
-    """Whether somebody wants the run to end, and how they said so."""
+class PendingSignal:
+    """The signal that has arrived, if any."""
 
-    by: str | None = None
+    name: str | None = None
 
 
 @contextmanager
-def after_the_round() -> Iterator[Interruption]:
-    """Note Ctrl-C and SIGTERM instead of dying of them; a second one is obeyed at once.
+def deferred_signals() -> Iterator[PendingSignal]:
+    """Record Ctrl-C and SIGTERM instead of ending the process; a second one ends it at once.
 
-    Elsewhere than in the main thread, where Python lets nobody listen to signals, nothing changes.
+    Outside the main thread, where Python does not allow signal handlers, this does nothing.
     """
-    interruption = Interruption()
+    pending = PendingSignal()
     if threading.current_thread() is not threading.main_thread():
-        yield interruption
+        yield pending
         return
 
-    def note(number: int, _: FrameType | None) -> None:
-        interruption.by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    def record(number: int, _: FrameType | None) -> None:
+        pending.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, record) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interruption
+        yield pending
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

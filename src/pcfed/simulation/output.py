@@ -7,72 +7,78 @@ from typing import Literal
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array
-from pcfed.sampling import Purpose, stream
+from pcfed.arrays import Array, Float64Array, Workspace
+from pcfed.sampling import Purpose, random_stream
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.result import State
+from pcfed.simulation.runner import Hook, Runner
 
 Output = Literal["last", "average", "random"]
 
 
-class OutputIterate:
-    """Watches the rounds of a run and keeps the models that it will return.
+class OutputIterate(Hook):
+    """Keeps the models that a run returns.
 
     Parameters
     ----------
     output : {"last", "average", "random"}
-        Which: K* is uniform over all local steps.
+        Which models; the random iterate K* is uniform over all local steps.
     engine : Engine
-        What plays the rounds.
-    span : range
+        Runs the rounds.
+    rounds : range
         The indices of all rounds.
     """
 
-    def __init__(self, output: Output, engine: Engine, span: range) -> None:
+    def __init__(self, output: Output, engine: Engine, rounds: range) -> None:
         self.output = output
-        self.engine = engine
-        self.taken: Float64Array | None = None
-        self.rounds = 0
+        self._engine = engine
+        self._kept: Float64Array | None = None
+        self._averaged_rounds = 0
         if output == "random":
-            lengths = [max(engine.plan.steps(index)) for index in span]
-            k = int(stream(engine.plan.seed, Purpose.OUTPUT).integers(sum(lengths)))
+            lengths = [max(engine.plan.steps(index)) for index in rounds]
+            k = int(random_stream(engine.plan.seed, Purpose.OUTPUT).integers(sum(lengths)))
             ends = np.cumsum(lengths)
             at = int(np.searchsorted(ends, k, side="right"))
-            self.index, self.steps = span[at], k - int(ends[at] - lengths[at])
+            self._index, self._steps = rounds[at], k - int(ends[at] - lengths[at])
 
-    def before(self, state: State, index: int) -> None:
-        """Take the iterate K* if it lies in this round: the same round, cut short, ends there."""
-        if self.output == "random" and index == self.index:
-            at = state.copy()
-            if self.steps:
-                allowed = self.engine.problem.m  # refusals are counted in the whole round
-                at = self.engine.run_round(at, index, allowed=allowed, limit=self.steps).state
-            self.taken = self.engine.models(at)
+    def before_round(self, runner: Runner, index: int) -> None:
+        """Keep the iterate K* if it is in this round: run the round on a copy, but stop there."""
+        if self.output == "random" and index == self._index:
+            state = runner.state.copy()
+            if self._steps:
+                outcome = self._engine.run_round(
+                    state,
+                    index,
+                    Workspace(),
+                    max_refusals=self._engine.problem.m,  # they count in the whole round only
+                    max_steps=self._steps,
+                )
+                state = outcome.state
+            self._kept = self._engine.models(state)
 
-    def after(self, state: State) -> None:
-        """Count a round in the mean."""
+    def after_round(self, runner: Runner, index: int) -> None:
+        """Include the models of a round in the mean."""
         if self.output == "average":
-            self.rounds += 1
-            models = self.engine.models(state)
-            mean = models if self.taken is None else self.taken
-            self.taken = mean + (models - mean) / self.rounds
+            self._averaged_rounds += 1
+            models = self._engine.models(runner.state)
+            mean = models if self._kept is None else self._kept
+            self._kept = mean + (models - mean) / self._averaged_rounds
 
     def models(self, state: State) -> tuple[Float64Array, Float64Array]:
-        """Return the chosen models and their average; the last ones where none were taken."""
-        if self.taken is None:
-            return self.engine.models(state), self.engine.average(state)
-        return self.taken, self.taken.mean(axis=0)
+        """Return the models and their average; those of ``state`` if none were kept."""
+        if self._kept is None:
+            return self._engine.models(state), self._engine.average(state)
+        return self._kept, self._kept.mean(axis=0)
 
-    @property
-    def memory(self) -> dict[str, Array]:
-        """What a run that goes on from a checkpoint must know."""
-        if self.taken is None:
+    def state_dict(self) -> dict[str, Array]:
+        """Return what a resumed run needs."""
+        if self._kept is None:
             return {}
-        return {"taken": self.taken, "rounds": np.array(float(self.rounds))}
+        return {"taken": self._kept, "rounds": np.array(float(self._averaged_rounds))}
 
-    def recall(self, memory: Mapping[str, Array]) -> None:
-        """Go on from what another one remembered."""
-        if memory:
-            problem = self.engine.problem
-            self.taken = problem.as_models("run: the checkpoint's models", memory["taken"])
-            self.rounds = int(memory["rounds"])
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Restore what `state_dict` returned."""
+        if state:
+            problem = self._engine.problem
+            self._kept = problem.as_models("run: the checkpoint's models", state["taken"])
+            self._averaged_rounds = int(state["rounds"])

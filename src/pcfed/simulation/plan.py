@@ -1,6 +1,6 @@
-"""Who takes part in a round, for how many local steps, and on which batches.
+"""Who takes part in a round, with how many local steps, and on which batches.
 
-A plan turns the arguments of a run into facts of each round, the same for every engine.
+A plan turns the arguments of a run into what happens in each round, the same for every engine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pcfed.algorithms import LocalContext, RunInfo
 from pcfed.arrays import Workspace
 from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
 from pcfed.problem import Agent, Problem
-from pcfed.sampling import Batches, Purpose, Sampling, batch_size, stream
+from pcfed.sampling import BatchSampler, Purpose, Sampling, random_stream, resolve_batch_size
 from pcfed.sets import Hint
 from pcfed.validation import count
 
@@ -29,15 +29,15 @@ Batch = float | int | Callable[[int], float | int]
 """A fraction (float), a size (int), or a function of the round's index that returns either."""
 
 
-ENTRIES = 2**19
-"""Parameters of a team at most: what its local steps work on should stay in the cache."""
+MAX_GROUP_ENTRIES = 2**19
+"""Parameters of a group at most, so that the vectors of its local steps stay in the cache."""
 
-MOST = 64
-"""Agents of a team at most: by then Python's share is small, and it should be easy to share out."""
+MAX_GROUP_AGENTS = 64
+"""Agents of a group at most: larger ones save no more time, and are harder to spread on threads."""
 
 
 class Plan:
-    """The rounds of one run: presence, local steps and batches, all settled by the arguments.
+    """The rounds of one run: participation, local steps and batches.
 
     Parameters
     ----------
@@ -73,7 +73,9 @@ class Plan:
         self._batch, self._sampling = batch, sampling
         self._sizes = [agent.loss.size for agent in problem.agents]
         self._names = problem.names
-        self._constant = None if callable(batch) else [self._draws(i, batch) for i in range(self.m)]
+        self._constant_batches = (
+            None if callable(batch) else [self._batches_of_size(i, batch) for i in range(self.m)]
+        )
         self._agents = [
             self._shuffled(agent, i) if sampling == "blocks" else agent
             for i, agent in enumerate(problem.agents)
@@ -81,11 +83,10 @@ class Plan:
         self._hints = [Hint() for _ in problem.agents]
         self.steps(0)
         self.present(0)
-        self._most = min(MOST, max(1, ENTRIES // problem.n))
+        self._max_group = min(MAX_GROUP_AGENTS, max(1, MAX_GROUP_ENTRIES // problem.n))
         self._features = problem.shape[-1] if problem.shape else 1
         small = [self._small(self._batches(i, 0)) for i in range(self.m)]
-        together = self._most > 1 and sum(small) > 1
-        self.pool = Workspace()
+        together = self._max_group > 1 and sum(small) > 1
         self.stack = Stack.build([agent.loss for agent in self._agents]) if together else None
 
     def steps(self, index: int) -> list[int]:
@@ -107,23 +108,23 @@ class Plan:
         return max(max(self.steps(index)) for index in rounds)
 
     def run_info(self, rounds: range) -> RunInfo:
-        """Return what a method may know of these rounds before they begin."""
+        """Return what an algorithm may know of these rounds before they begin."""
         first = [self._batches(i, rounds[0]) for i in range(self.m)]
         last = [self._batches(i, rounds[-1]) for i in range(self.m)]
-        full = all(batches.full for batches in first)
+        full = all(batches.is_full_batch for batches in first)
         return RunInfo(
             rounds=len(rounds),
             max_local_steps=self.max_local_steps(rounds),
-            batches=None if full else tuple(batches.size for batches in first),
-            noisy=not all(batches.full for batches in last),
+            batches=None if full else tuple(batches.batch_size for batches in first),
+            noisy=not all(batches.is_full_batch for batches in last),
         )
 
     def present(self, index: int) -> list[int]:
-        """Return the positions of those who take part in the round with this index, in order."""
+        """Return the positions of the participants of the round with this index, in order."""
         share = self._participation
         if isinstance(share, (bool, str)):
             raise ValueError(
-                f"run: participation must be a fraction, a number or who is absent, got {share!r}; "
+                f"run: participation must be a fraction, a number or lists of absent agents, got {share!r}; "
                 "give 0.5 for half of the agents, or 2 for two of them."
             )
         if isinstance(share, (float, np.floating)):
@@ -132,7 +133,7 @@ class Plan:
                     f"run: participation must be a fraction in (0, 1] or a number of agents, got "
                     f"{share!r}; give 0.5 for half of them."
                 )
-            return self._some(max(1, round(float(share) * self.m)), index)
+            return self._draw_participants(max(1, round(float(share) * self.m)), index)
         if isinstance(share, (int, np.integer)):
             number = count("run: participation", share)
             if number > self.m:
@@ -140,74 +141,75 @@ class Plan:
                     f"run: participation must be at most the number of agents, got {number} of "
                     f"{self.m}; give a smaller number, or 1.0 for all."
                 )
-            return self._some(number, index)
+            return self._draw_participants(number, index)
         absent = self._absent(index)
         return [i for i in range(self.m) if i not in absent]
 
-    def teams(
-        self, index: int, present: Sequence[int], steps: Sequence[int], *, parts: int = 1
+    def groups(
+        self, index: int, present: Sequence[int], steps: Sequence[int], *, min_groups: int = 1
     ) -> list[list[int]]:
-        """Return who works together in a round: agents with small batches and as many steps.
+        """Return which agents are computed together: those with small batches and as many steps.
 
-        They are in the order of their steps and the size of their batches, then of the roster.
-        Those with large batches, whose time goes into products, work alone.
+        Groups are ordered by steps and batch size, then by position in the roster. Agents with
+        large batches, whose time goes into matrix products, are computed alone.
 
         Parameters
         ----------
         index : int
             Index of the round.
         present : sequence of int
-            Positions of those who take part.
+            Positions of the participants.
         steps : sequence of int
             Every agent's number of local steps.
-        parts : int
-            The least number of teams where there is something to share out.
+        min_groups : int
+            Split agents that could be one group into at least this many, for as many threads.
         """
         batches = {i: self._batches(i, index) for i in present}
         bits = [agent.loss.dtype.itemsize for agent in self._agents]
-        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].size))
-        teams: list[list[int]] = []
+        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].batch_size))
+        groups: list[list[int]] = []
         alike = groupby(order, lambda i: (steps[i], bits[i], -1 if self._small(batches[i]) else i))
-        for _, group in alike:
-            team = list(group)
-            number = max(-(-len(team) // self._most), min(parts, len(team)))
-            teams += (part.tolist() for part in np.array_split(team, number))
-        return teams
+        for _, members in alike:
+            group = list(members)
+            number = max(-(-len(group) // self._max_group), min(min_groups, len(group)))
+            groups += (part.tolist() for part in np.array_split(group, number))
+        return groups
 
-    def work(self, team: Sequence[int], index: int, steps: int) -> LocalContext:
-        """Return what the agents of a team bring to the round with this index."""
-        batches = [self._batches(i, index) for i in team]
+    def context(
+        self, group: Sequence[int], index: int, steps: int, workspace: Workspace | None = None
+    ) -> LocalContext:
+        """Return what the agents of a group compute the round with this index with."""
         return LocalContext(
-            [self._agents[i] for i in team],
-            team,
+            [self._agents[i] for i in group],
+            group,
             steps,
-            batches,
+            [self._batches(i, index) for i in group],
             seed=self.seed,
             index=index,
-            hints=[self._hints[i] for i in team],
+            hints=[self._hints[i] for i in group],
             stack=self.stack,
-            workspace=self.pool,
+            workspace=workspace,
         )
 
-    def _small(self, batches: Batches) -> bool:
-        """Whether batches are so small that two of them go into one product."""
-        return 2 * batches.size * self._features <= MAX_BLOCK_FEATURES
+    def _small(self, batches: BatchSampler) -> bool:
+        """Return whether two batches fit into one block of the stack."""
+        return 2 * batches.batch_size * self._features <= MAX_BLOCK_FEATURES
 
-    def _batches(self, i: int, index: int) -> Batches:
+    def _batches(self, i: int, index: int) -> BatchSampler:
         """Return how agent ``i`` draws batches in the round with this index."""
-        if self._constant is not None:
-            return self._constant[i]
+        if self._constant_batches is not None:
+            return self._constant_batches[i]
         given = self._batch(index) if callable(self._batch) else self._batch
         whole = isinstance(given, (int, np.integer))
-        return self._draws(i, min(given, self._sizes[i]) if whole else min(given, 1.0))
+        return self._batches_of_size(i, min(given, self._sizes[i]) if whole else min(given, 1.0))
 
-    def _draws(self, i: int, batch: float | int) -> Batches:
-        """Return how agent ``i`` draws batches of a size."""
-        size = batch_size(batch, self._sizes[i], agent=self._names[i])
-        return Batches(self._sizes[i], size, self._sampling)
+    def _batches_of_size(self, i: int, batch: float | int) -> BatchSampler:
+        """Return how agent ``i`` draws batches of a given size."""
+        size = resolve_batch_size(batch, self._sizes[i], agent=self._names[i])
+        return BatchSampler(self._sizes[i], size, self._sampling)
 
     def _absent(self, index: int) -> set[int]:
-        """Return who is absent in a round by the schedule; nobody is after the end of a list."""
+        """Return who is absent in a round by the schedule; after the end of a list, nobody is."""
         given = self._participation
         if callable(given):
             absent: object = given(index)
@@ -225,14 +227,14 @@ class Plan:
             )
         return {int(i) for i in absent}
 
-    def _some(self, number: int, index: int) -> list[int]:
-        """Draw ``number`` of the agents."""
+    def _draw_participants(self, number: int, index: int) -> list[int]:
+        """Return the positions of ``number`` agents, drawn at random."""
         if number == self.m:
             return list(range(self.m))
-        rng = stream(self.seed, Purpose.PARTICIPATION, index=index)
+        rng = random_stream(self.seed, Purpose.PARTICIPATION, round_index=index)
         return sorted(rng.choice(self.m, number, replace=False).tolist())
 
     def _shuffled(self, agent: Agent, i: int) -> Agent:
         """Return the agent with its rows in a random order, so that blocks are slices."""
-        order = stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
-        return replace(agent, loss=agent.loss.permuted(order))
+        order = random_stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
+        return replace(agent, loss=agent.loss.permute_samples(order))

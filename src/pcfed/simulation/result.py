@@ -1,33 +1,28 @@
-"""What a run leaves behind: models, history, status, and the state to go on from."""
+"""The result of a run: models, history, status, and the state to continue from."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.notebook import html_table
-from pcfed.storage.archive import load_arrays, save_arrays
+from pcfed.storage.saved import Metadata, SavedArchive
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Status = Literal["finished", "stopped", "diverged", "interrupted"]
-FORMAT = 2
-"""Version of the file that ``Result.save`` writes."""
-
 Layout = Mapping[str, tuple[tuple[int, ...], type[np.generic]]]
 """Shape and dtype of every array in a file."""
 
 
 @dataclass(frozen=True, eq=False)
-class Figures:
-    r"""How good a set of models is.
+class Metrics:
+    r"""The metrics of a set of models.
 
     Attributes
     ----------
@@ -52,15 +47,15 @@ class Figures:
 
 
 @dataclass(frozen=True, eq=False)
-class Record(Figures):
-    """One evaluated round: the figures of its models, and what it took to get there.
+class Record(Metrics):
+    """One evaluated round: the metrics of its models, and what it cost to get there.
 
     Attributes
     ----------
     round : int
         Number of rounds done.
     bytes_up, bytes_down : int
-        Sent to and by the server since the start, all agents together.
+        Sent to and by the server since the start, by all agents together.
     seconds : float
         Since the start.
     """
@@ -78,13 +73,13 @@ class State:
     Attributes
     ----------
     algorithm : str
-        The kind of method whose state it is.
+        The ``state_kind`` of the algorithm whose state it is.
     round : int
         Number of rounds done.
     server : mapping of str to Array
         The server's vectors.
     private : mapping of str to Array
-        The agents' vectors, stacked, one row an agent.
+        The agents' vectors, stacked, one row per agent.
     """
 
     algorithm: str
@@ -118,7 +113,7 @@ class State:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An update that was not counted: in which round, whose, and why."""
+    """An update that was not accepted: its round, its agent and the reason."""
 
     round: int
     agent: int
@@ -126,29 +121,34 @@ class Refusal:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Result(SavedArchive):
     r"""What `pcfed.run` returns.
 
     Attributes
     ----------
     models : Array
-        (m, n): the agents' own models $x_i$, one row an agent.
+        (m, n): the agents' own models $x_i$, one row per agent.
     average : Array
         (n,): the population average $\bar x$.
     history : tuple of Record
         One record per evaluated round; the last round is always there.
     start : Record
-        The same of the models that the run began with.
+        The record of the models that the run started from.
     status : {"finished", "stopped", "diverged", "interrupted"}
         Whether all rounds were done, ``stop`` ended the run, too many updates were refused, or a
         signal ended a run with checkpoints.
     message : str
         What happened, in a sentence.
     refusals : tuple of Refusal
-        Updates that were not counted.
+        Updates that were not accepted.
     state : State
-        The state after the last round; ``run(..., x0=result)`` goes on from it.
+        The state after the last round; ``run(..., x0=result)`` continues from it.
     """
+
+    file_kind: ClassVar[str] = "result"
+    format: ClassVar[int] = 2
+    read_by: ClassVar[Mapping[int, str]] = {}
+    advice: ClassVar[str] = "give a file that Result.save wrote."
 
     models: Float64Array
     average: Float64Array
@@ -175,7 +175,7 @@ class Result:
         return html_table(repr(self), columns, rows)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the history as a data frame, one row a record, one column per agent and quantity.
+        """Return the history as a data frame, one row per record, one column per agent and metric.
 
         Raises
         ------
@@ -198,77 +198,42 @@ class Result:
             rows.append(row)
         return pd.DataFrame(rows).set_index("round") if rows else pd.DataFrame()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file (a NumPy archive, no pickle), whole or not at all.
-
-        Parameters
-        ----------
-        path : path
-            The file to write; an older one is replaced.
-        """
-        about = {
-            "format": FORMAT,
+    def _to_archive(self) -> tuple[Metadata, Mapping[str, Any]]:
+        metadata = {
             "status": self.status,
             "message": self.message,
-            **facts_of(self.state, self.refusals),
+            **state_metadata(self.state, self.refusals),
         }
         arrays = {"models": self.models, "average": self.average}
-        arrays |= arrays_of(self.state, (self.start, *self.history))
-        save_arrays(Path(path), about, arrays)
+        return metadata, arrays | state_arrays(self.state, (self.start, *self.history))
 
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> Result:
-        """Read what `save` wrote.
-
-        Parameters
-        ----------
-        path : path
-            The file to read.
-
-        Raises
-        ------
-        ValueError
-            If the file is not a saved result, or one of another version.
-        """
-        try:
-            return _result_of(*load_arrays(Path(path)))
-        except ValueError as error:
-            raise ValueError(
-                f"Result.load: {os.fspath(path)} must be a file that Result.save wrote, but "
-                f"{error}; save the result again."
-            ) from None
-
-
-def _result_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Result:
-    """Return the result in a file, or raise half a sentence that says why there is none."""
-    try:
-        check_format(about, FORMAT)
-        state, (m, n) = state_of(about, arrays), (len(arrays["models"]), arrays["average"].size)
+    @classmethod
+    def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, Any]) -> Result:
+        state = read_state(metadata, arrays)
+        m, n = len(arrays["models"]), arrays["average"].size
         own: Layout = {"models": ((m, n), np.float64), "average": ((n,), np.float64)}
         check_arrays(arrays, {**own, **state.layout(m), **records_layout(arrays, m)})
-        start, *history = records_of(arrays, state.round)
-        refusals, status, message = refusals_of(about, m), about["status"], about["message"]
-    except (KeyError, TypeError):
-        raise ValueError("it is something else") from None
-    if not (m and n and history and status in get_args(Status) and isinstance(message, str)):
-        raise ValueError("it does not say how the run ended")
-    return Result(
-        models=arrays["models"],
-        average=arrays["average"],
-        history=tuple(history),
-        start=start,
-        status=status,
-        message=message,
-        refusals=refusals,
-        state=state,
-    )
+        start, *history = read_records(arrays, state.round)
+        status, message = metadata["status"], metadata["message"]
+        if not (m and n and history and status in get_args(Status) and isinstance(message, str)):
+            raise ValueError("it does not say how the run ended")
+        return cls(
+            models=arrays["models"],
+            average=arrays["average"],
+            history=tuple(history),
+            start=start,
+            status=status,
+            message=message,
+            refusals=read_refusals(metadata, m),
+            state=state,
+        )
 
 
-# -- what results and checkpoints have in common ------------------------------------------------
+# -- what the files of results and checkpoints have in common ------------------------------------
 
 
-def facts_of(state: State, refusals: Sequence[Refusal]) -> dict[str, Any]:
-    """Return what a file says in words about a state and refusals."""
+def state_metadata(state: State, refusals: Sequence[Refusal]) -> dict[str, Any]:
+    """Return a state and refusals, without the arrays, as JSON holds them."""
     return {
         "algorithm": state.algorithm,
         "round": state.round,
@@ -276,7 +241,7 @@ def facts_of(state: State, refusals: Sequence[Refusal]) -> dict[str, Any]:
     }
 
 
-def arrays_of(state: State, records: Sequence[Record]) -> dict[str, Any]:
+def state_arrays(state: State, records: Sequence[Record]) -> dict[str, Any]:
     """Return a state and records as named arrays."""
     arrays: dict[str, Any] = {f"server/{name}": vector for name, vector in state.server.items()}
     arrays |= {f"private/{name}": vectors for name, vectors in state.private.items()}
@@ -285,14 +250,8 @@ def arrays_of(state: State, records: Sequence[Record]) -> dict[str, Any]:
     return arrays
 
 
-def check_format(about: Mapping[str, Any], known: int) -> None:
-    """Refuse a file of another version."""
-    if about["format"] != known:
-        raise ValueError(f"it has format {about['format']!r:.20}, this version reads {known}")
-
-
 def check_arrays(arrays: Mapping[str, Any], expected: Layout) -> None:
-    """Refuse arrays of other names, shapes or dtypes, with half a sentence that says which."""
+    """Raise a ValueError if arrays have other names, shapes or dtypes; its text is a clause."""
     if odd := arrays.keys() ^ expected.keys():
         there = "an" if min(odd) in arrays else "no"
         raise ValueError(f"it has {there} array {min(odd)[:30]!r}")
@@ -305,34 +264,34 @@ def check_arrays(arrays: Mapping[str, Any], expected: Layout) -> None:
             )
 
 
-def whole_number(about: Mapping[str, Any], name: str) -> int:
-    """Return a number of rounds or bytes in a file."""
-    value = about[name]
+def read_count(metadata: Metadata, name: str) -> int:
+    """Return a number of rounds, agents or bytes in a file."""
+    value = metadata[name]
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise ValueError(f"its {name} is not a whole number")
+        raise ValueError(f"its {name} is not an integer ≥ 0")
     return value
 
 
-def state_of(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> State:
+def read_state(metadata: Metadata, arrays: Mapping[str, Array]) -> State:
     """Return the state in a file."""
-    if not isinstance(about["algorithm"], str):
+    if not isinstance(metadata["algorithm"], str):
         raise TypeError
-    groups = (group_of(arrays, "server"), group_of(arrays, "private"))
-    return State(about["algorithm"], whole_number(about, "round"), *groups)
+    groups = (arrays_in(arrays, "server"), arrays_in(arrays, "private"))
+    return State(metadata["algorithm"], read_count(metadata, "round"), *groups)
 
 
-def refusals_of(about: Mapping[str, Any], m: int) -> tuple[Refusal, ...]:
+def read_refusals(metadata: Metadata, m: int) -> tuple[Refusal, ...]:
     """Return the refusals in a file."""
-    refusals = tuple(Refusal(*refusal) for refusal in about["refusals"])
+    refusals = tuple(Refusal(*refusal) for refusal in metadata["refusals"])
     for each in refusals:
-        whole_number(vars(each), "round")
-        if whole_number(vars(each), "agent") >= m or not isinstance(each.reason, str):
-            raise ValueError("its refusals are not of its agents")
+        read_count(vars(each), "round")
+        if read_count(vars(each), "agent") >= m or not isinstance(each.reason, str):
+            raise ValueError("its refusals are of agents that it does not have")
     return refusals
 
 
 def records_layout(arrays: Mapping[str, Any], m: int) -> Layout:
-    """Return the layout of as many records as there are in a file."""
+    """Return the layout of the records in a file."""
     number = len(arrays["record/round"])
     kinds: dict[Any, tuple[tuple[int, ...], type[np.generic]]] = {
         "int": ((number,), np.int64),
@@ -342,8 +301,8 @@ def records_layout(arrays: Mapping[str, Any], m: int) -> Layout:
     return {f"record/{item.name}": kinds[item.type] for item in fields(Record)}
 
 
-def records_of(arrays: Mapping[str, Any], last: int) -> list[Record]:
-    """Return the records in a file, one at least, of rounds up to the last."""
+def read_records(arrays: Mapping[str, Any], last: int) -> list[Record]:
+    """Return the records in a file, at least one, of rounds up to the last."""
     rounds = [0, *arrays["record/round"].tolist(), last]
     if len(rounds) == 2 or rounds != sorted(rounds):
         raise ValueError("its records are not in the order of the rounds")
@@ -351,8 +310,8 @@ def records_of(arrays: Mapping[str, Any], last: int) -> list[Record]:
     return [Record(*map(_plain, row)) for row in zip(*columns, strict=True)]
 
 
-def group_of(arrays: Mapping[str, Array], group: str) -> dict[str, Array]:
-    """Return the arrays whose names begin with ``group/``, without that."""
+def arrays_in(arrays: Mapping[str, Array], group: str) -> dict[str, Array]:
+    """Return the arrays whose names begin with ``group/``, without that prefix."""
     prefix = group + "/"
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
@@ -360,3 +319,12 @@ def group_of(arrays: Mapping[str, Array], group: str) -> dict[str, Array]:
 def _plain(value: Any) -> Any:
     """Return a NumPy scalar as a Python number, and an array as it is."""
     return value.item() if np.ndim(value) == 0 else value
+
+
+def check_format(metadata: Metadata, known: int) -> None:
+    """Raise a ValueError for a file of another format."""
+    if metadata["format"] != known:
+        raise ValueError(f"it has format {metadata['format']!r:.20}, this version reads {known}")
+
+
+group_of = arrays_in

@@ -1,44 +1,42 @@
-"""The history of a run in a file that grows by a line a record, so that memory does not."""
+"""A file of rows, one JSON object per line, that survives crashes and is cut back on resume."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from pcfed.simulation.result import Record
 from pcfed.storage.atomic import FileError
+
+T = TypeVar("T")
 
 
 class Extent(NamedTuple):
-    """How many bytes of a journal there are, and their SHA-256."""
+    """The length of a journal in bytes, and their SHA-256."""
 
     length: int
     checksum: str
 
 
 class Journal:
-    """A file of records, one JSON object a line; use it as a context manager.
+    """A file of rows, one JSON object per line; use it as a context manager.
 
     Parameters
     ----------
     path : Path
         The file.
     known : Extent, optional
-        What a checkpoint knows of it; what lies behind is of rounds that were lost, and is cut
-        off. None for a file that must not be there yet.
+        The extent that a checkpoint recorded. Later rows belong to rounds that were lost, and are
+        cut off. None for a new file, which must not exist yet.
 
     Raises
     ------
     ValueError
-        If it is not the file that the checkpoint knows, or is there though it must not.
+        If the file does not begin with what the checkpoint recorded, or exists already.
     FileError
         If it cannot be written.
     """
@@ -58,26 +56,26 @@ class Journal:
         if known is None and size:
             self._file.close()
             raise ValueError(
-                f"run: journal {path} is there already, and would be overwritten; give another "
+                f"run: journal {path} exists already and would be overwritten; give another "
                 "path, or delete it."
             )
         if known is not None and self.extent != known:
             self._file.close()
             raise ValueError(
-                f"run: journal {path} must begin with the {length} bytes that the checkpoint knows "
-                f"of, and does not; give the journal of the same run."
+                f"run: journal {path} must begin with the {length} bytes that the checkpoint "
+                "recorded, and does not; give the journal of the same run."
             )
         self._file.truncate()
 
     def _read(self, length: int) -> None:
-        """Take so many bytes into the checksum."""
+        """Add so many bytes to the checksum."""
         while length and (piece := self._file.read(min(length, 2**20))):
             self._sum.update(piece)
             length -= len(piece)
 
     @property
     def extent(self) -> Extent:
-        """What a checkpoint should know of the records so far."""
+        """What a checkpoint records of the rows so far."""
         return Extent(self._file.tell(), self._sum.hexdigest())
 
     def __enter__(self) -> Journal:
@@ -95,12 +93,8 @@ class Journal:
             if error is None:
                 raise FileError(self.path, fault) from None
 
-    def append(self, record: Record) -> None:
-        """Add a record."""
-        self.add({item.name: _plain(getattr(record, item.name)) for item in fields(Record)})
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a line of names and values, which JSON must be able to hold."""
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Append a row, whose values JSON must be able to hold."""
         line = json.dumps(row).encode() + b"\n"
         self._sum.update(line)
         try:
@@ -109,7 +103,7 @@ class Journal:
             raise FileError(self.path, error) from None
 
     def flush(self) -> Extent:
-        """Bring everything to the disk, and return how much that is."""
+        """Write everything to the disk, and return the extent."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -118,56 +112,38 @@ class Journal:
         return self.extent
 
 
-def read_journal(path: str | os.PathLike[str]) -> tuple[Record, ...]:
-    """Return the records that ``run(..., journal=path)`` wrote; a line cut short is left out.
+def read_rows(path: str | os.PathLike[str], parse: Callable[[Any], T], caller: str) -> Iterator[T]:
+    """Yield the rows of a journal; an incomplete last line is ignored.
 
     Parameters
     ----------
     path : path
         The file.
+    parse : callable
+        From the JSON value of a line to a row; raises TypeError or ValueError if it is no such row.
+    caller : str
+        The function that errors name.
 
     Raises
     ------
     ValueError
-        If it cannot be read or holds something else.
+        If the file cannot be read, or a line is not a row.
     """
-    records = []
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     break
                 try:
-                    records.append(_record(json.loads(line)))
-                except (ValueError, TypeError, RecursionError):
+                    row = parse(json.loads(line))
+                except (ValueError, TypeError, AttributeError, RecursionError):
                     raise ValueError(
-                        f"read_journal: {os.fspath(path)} must have one record a line, got another "
-                        f"thing in line {number}; give a file that run(..., journal=…) wrote."
+                        f"{caller}: {os.fspath(path)} must have one record per line, but line "
+                        f"{number} is not a record; give a file that run(..., journal=…) wrote."
                     ) from None
+                yield row
     except OSError as error:
         raise ValueError(
-            f"read_journal: {os.fspath(path)} must be a file that can be read, got "
-            f"{error.strerror!r}; check the path."
+            f"{caller}: {os.fspath(path)} must be a readable file, got {error.strerror!r}; check "
+            "the path."
         ) from None
-    return tuple(records)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _record(row: Any) -> Record:
-    """Return the record of a line, or raise a TypeError or ValueError if it is none."""
-    kinds = {item.name: _KINDS[item.type] for item in fields(Record)}
-    if {name: type(value) for name, value in row.items()} != kinds:
-        raise TypeError
-    values: dict[str, Any] = {k: np.array(v) if kinds[k] is list else v for k, v in row.items()}
-    record = Record(**values)
-    for array in (record.infeasibility, record.distance, record.test_loss, record.test_accuracy):
-        if array.dtype != np.float64 or array.shape != record.distance.shape[:1]:
-            raise TypeError
-    return record
-
-
-_KINDS: dict[Any, type] = {"int": int, "float": float, "Float64Array": list}
-"""How JSON writes the fields of a record."""

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pcfed.config.train_file import Config
-from pcfed.storage.atomic import DRAFT, FileError, remove_drafts, sole_user
+from pcfed.storage.atomic import DRAFT, FileError, remove_drafts
+from pcfed.storage.locks import exclusive_lock
 from pcfed.storage.saved import Metadata, SavedJson
 from pcfed.training.step_search import StepHalvings
 
@@ -119,7 +120,7 @@ class RunDirectory:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Create the directory and its config.json, and keep other processes out."""
-        with sole_user(self.path / "lock"):
+        with exclusive_lock(self.path / "lock"):
             self._check()
             remove_drafts(self.path)
             if not self.metadata.exists():

@@ -72,8 +72,8 @@ def _evaluate_agents(
         # Sets speak of the data's units, held-out losses of the training's coordinates.
         raw = setup.scaling.to_original_units(raw)
         scored = setup.scaling.to_standardized_units(scored)
-    free = problem.agents[0].loss.free
-    num_coefficients = problem.n if free is None else free.start
+    intercept = problem.agents[0].loss.intercept_slice
+    num_coefficients = problem.n if intercept is None else intercept.start
     for i, agent in enumerate(problem.agents):
         constraint, model = setup.constraints[i], trained.models[i]
         used, budget = constraint.budget(model[:num_coefficients]) or (None, None)

@@ -10,8 +10,8 @@ from typing import Any
 from pcfed.config.train_file import Config, read_config
 from pcfed.data.readers import read_bytes
 from pcfed.errors import display_path, one_line, short_repr
+from pcfed.simulation import read_journal
 from pcfed.simulation.result import Record
-from pcfed.storage.journal import read_journal
 from pcfed.training.directory import RunMetadata
 from pcfed.training.modules import load_module
 from pcfed.training.outcome import Outcome

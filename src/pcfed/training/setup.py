@@ -19,7 +19,7 @@ from pcfed.errors import did_you_mean, error_context, join_names, one_line, shor
 from pcfed.losses import Loss
 from pcfed.losses.kinds import TORCH, Label
 from pcfed.problem import Agent, Problem
-from pcfed.sampling import Purpose, batch_size, stream
+from pcfed.sampling import Purpose, random_stream, resolve_batch_size
 from pcfed.sets import ConvexSet
 from pcfed.training.modules import (
     constraint_for_module,
@@ -249,7 +249,9 @@ def _sorted_names(names: Sequence[str] | dict[str, Any]) -> list[str]:
 def _split_rows(config: Config, i: int, rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return agent i's rows for training and for testing, both in the order of the file."""
     num_test = min(round(config.data.held_out * rows), rows - 1)
-    order = stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
+    order = (
+        random_stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
+    )
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
@@ -384,7 +386,7 @@ def _check_run(config: Config, problem: Problem) -> None:
             "smaller number, or a share such as 0.1."
         )
     pairs = zip(sizes, problem.names, strict=True)
-    batches = tuple(batch_size(training.batch, size, agent=name) for size, name in pairs)
+    batches = tuple(resolve_batch_size(training.batch, size, agent=name) for size, name in pairs)
     full = list(batches) == sizes
     run_info = RunInfo(
         training.rounds, training.local_steps, None if full else batches, noisy=not full

@@ -16,7 +16,7 @@ from typing import ClassVar
 from pcfed.algorithms import Algorithm, Local, PCFedAvg
 from pcfed.algorithms.base import CAUTION
 from pcfed.problem import Problem
-from pcfed.simulation.run import Evaluation
+from pcfed.simulation import Evaluation
 from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
 MAX_HALVINGS = 30

@@ -252,7 +252,9 @@ def _layout_of(loss: Loss) -> Layout:
     if (named := named_shapes(loss)) is not None:
         return named
     layout = {"coefficients": loss.shape}
-    return layout if loss.free is None else {**layout, "intercept": (loss.n - loss.free.start,)}
+    if loss.intercept_slice is None:
+        return layout
+    return {**layout, "intercept": (loss.n - loss.intercept_slice.start,)}
 
 
 # -- checks of metadata, which may come from any file -----------------------------------------

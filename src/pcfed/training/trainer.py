@@ -15,8 +15,8 @@ from pcfed.algorithms import Algorithm
 from pcfed.config.train_file import Config, load_config
 from pcfed.guarantees import Gap
 from pcfed.sets import ProjectionError
+from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
-from pcfed.simulation.run import Evaluation, run
 from pcfed.training.directory import RunDirectory
 from pcfed.training.evaluate import evaluate_training
 from pcfed.training.modules import user_code_errors
@@ -207,7 +207,9 @@ class Trainer:
             **options,
         )
 
-    def _run(self, algorithm: Algorithm, **options: Any) -> Result:
+    def _run(
+        self, algorithm: Algorithm, *, checkpoint: Path, max_refusals: int, **options: Any
+    ) -> Result:
         """Call `pcfed.run` with the settings that training and comparison have in common."""
         training = self.config.training
         return run(
@@ -218,9 +220,8 @@ class Trainer:
             participation=training.participation,
             x0=self.setup.start,
             seed=training.seed,
-            norm_limit=training.norm_limit,
-            every=training.save_every,
-            resume=True,
+            refusals=RefusalPolicy(max_refusals, training.norm_limit),
+            checkpoint=Checkpointing(checkpoint, training.save_every, resume=True),
             **options,
         )
 

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from pcfed.errors import one_line
+from pcfed.simulation import Evaluation, read_journal
 from pcfed.simulation.result import Record
-from pcfed.simulation.run import Evaluation
-from pcfed.storage.journal import read_journal
 from pcfed.training.trainer import Trainer
 
 MAX_AGENTS = 20

@@ -1,4 +1,4 @@
-"""What a comparison came to, per method and per agent: the numbers of tables and sentences."""
+"""Metrics of a comparison per algorithm and per agent, for tables and sentences."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pcfed.losses import SoftmaxRegression
 from pcfed.simulation.result import Record, Result
 
 NONZERO = 0.01
-"""A weight counts as non-zero above this share of the largest weight of its model."""
+"""A weight counts as non-zero above this fraction of the largest weight of its model."""
 
 MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
-class AgentMeasures:
-    """How one agent's own model came out, the mean over seeds; None where it has no meaning."""
+class AgentMetrics:
+    """Metrics of one agent's own model, means over seeds; None where a metric is undefined."""
 
     infeasibility: float
     norm: float
@@ -32,8 +32,8 @@ class AgentMeasures:
 
 
 @dataclass(frozen=True)
-class MethodMeasures:
-    """How one method came out, the mean over seeds, and the smallest and largest loss."""
+class AlgorithmMetrics:
+    """Metrics of one algorithm, means over seeds, and the range of its loss."""
 
     name: str
     loss: float
@@ -41,61 +41,66 @@ class MethodMeasures:
     megabytes_up: float
     megabytes_down: float
     seconds: float
-    agents: tuple[AgentMeasures, ...]
+    agents: tuple[AgentMetrics, ...]
 
     @property
     def accuracies(self) -> list[float]:
-        """The agents' test accuracies that are known."""
+        """The known test accuracies of the agents."""
         return [agent.accuracy for agent in self.agents if agent.accuracy is not None]
 
     @property
-    def rows(self) -> list[tuple[str, AgentMeasures]]:
-        """The agents in order as rows of a table; neighbours with equal measures share one."""
+    def rows(self) -> list[tuple[str, AgentMetrics]]:
+        """The agents as rows of a table; neighbours with equal metrics share a row."""
         groups = [list(group) for _, group in groupby(enumerate(self.agents), lambda pair: pair[1])]
         return [
-            (agents_named([i for i, _ in group]).partition(" ")[2], group[0][1]) for group in groups
+            (format_agents([i for i, _ in group]).partition(" ")[2], group[0][1])
+            for group in groups
         ]
 
     @property
     def megabytes(self) -> float:
-        """Sent up and down."""
+        """Megabytes sent, up and down."""
         return self.megabytes_up + self.megabytes_down
 
 
-def measure(comparison: Comparison, dataset: Dataset) -> list[MethodMeasures]:
-    """Return the measures of every method.
+def comparison_metrics(comparison: Comparison, dataset: Dataset) -> list[AlgorithmMetrics]:
+    """Return the metrics of every algorithm.
 
     Parameters
     ----------
     comparison : Comparison
         The finished setting.
     dataset : Dataset
-        Its data; the test part gives the accuracies.
+        Its data; the accuracies are computed on the test part.
     """
     test = SoftmaxRegression(
         dataset.test_images, dataset.test_labels, classes=dataset.classes, scale=dataset.scale
     )
-    return [_measure(comparison, name, test) for name in comparison.results]
+    return [_algorithm_metrics(comparison, name, test) for name in comparison.results]
 
 
-def _measure(c: Comparison, name: str, test: SoftmaxRegression) -> MethodMeasures:
+def _algorithm_metrics(c: Comparison, name: str, test: SoftmaxRegression) -> AlgorithmMetrics:
+    """Return the metrics of one algorithm."""
     runs = c.results[name]
     losses = [result.history[-1].loss for result in runs]
-    fits = runs[0].models.shape[1] == test.n
-    accuracies = np.mean([_accuracies(result, test) for result in runs], axis=0) if fits else None
-    shares = np.mean([nonzero_shares(result.models) for result in runs], axis=0)
+    # Only models of the softmax regression can be evaluated on the test part.
+    testable = runs[0].models.shape[1] == test.n
+    accuracies = (
+        np.mean([_accuracies(result, test) for result in runs], axis=0) if testable else None
+    )
+    fractions = np.mean([nonzero_fractions(result.models) for result in runs], axis=0)
     norms = c.norms(name)
     agents = tuple(
-        AgentMeasures(
+        AgentMetrics(
             infeasibility=c.last(name, infeasibility_of(i)),
             norm=float(norms[i]),
             budget=budget,
             accuracy=None if accuracies is None else float(accuracies[i]),
-            nonzero=float(shares[i]),
+            nonzero=float(fractions[i]),
         )
         for i, budget in enumerate(c.setting.budgets)
     )
-    return MethodMeasures(
+    return AlgorithmMetrics(
         name=name,
         loss=float(np.mean(losses)),
         loss_range=(min(losses), max(losses)),
@@ -107,24 +112,24 @@ def _measure(c: Comparison, name: str, test: SoftmaxRegression) -> MethodMeasure
 
 
 def _accuracies(result: Result, test: SoftmaxRegression) -> Float64Array:
-    """Return the test accuracy of every agent's model; equal models are tested once."""
+    """Return the test accuracy of every agent's model; equal models are evaluated once."""
     found = np.empty(len(result.models))
-    for agents in same_models(result.models):
+    for agents in agents_by_model(result.models):
         found[list(agents)] = test.accuracy(result.models[agents[0]])
     return found
 
 
 def infeasibility_of(i: int) -> Callable[[Record], float]:
-    """Return the function that gives a record's infeasibility of agent ``i``."""
+    """Return a function from a record to the infeasibility of agent ``i``."""
     return lambda record: float(record.infeasibility[i])
 
 
-def nonzero_shares(models: Float64Array) -> Float64Array:
-    """Return per model the share of weights above ``NONZERO`` times its largest.
+def nonzero_fractions(models: Float64Array) -> Float64Array:
+    """Return for each model the fraction of its weights above ``NONZERO`` times the largest.
 
     Examples
     --------
-    >>> nonzero_shares(np.array([[1.0, 0.0, -0.5, 0.001], [0.0, 0.0, 0.0, 0.0]]))
+    >>> nonzero_fractions(np.array([[1.0, 0.0, -0.5, 0.001], [0.0, 0.0, 0.0, 0.0]]))
     array([0.5, 0. ])
     """
     size = np.abs(models)
@@ -132,12 +137,12 @@ def nonzero_shares(models: Float64Array) -> Float64Array:
     return np.asarray(large.mean(axis=1))
 
 
-def same_models(models: Float64Array) -> list[tuple[int, ...]]:
+def agents_by_model(models: Float64Array) -> list[tuple[int, ...]]:
     """Return the agents grouped by equal models, in order.
 
     Examples
     --------
-    >>> same_models(np.array([[1.0], [2.0], [1.0]]))
+    >>> agents_by_model(np.array([[1.0], [2.0], [1.0]]))
     [(0, 2), (1,)]
     """
     groups: dict[bytes, list[int]] = {}
@@ -146,12 +151,12 @@ def same_models(models: Float64Array) -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def agents_named(agents: Sequence[int]) -> str:
-    """Return agents as readers count them, from 1.
+def format_agents(agents: Sequence[int]) -> str:
+    """Return agents as text, numbered from 1.
 
     Examples
     --------
-    >>> agents_named([0]), agents_named([0, 1, 2]), agents_named([0, 2])
+    >>> format_agents([0]), format_agents([0, 1, 2]), format_agents([0, 2])
     ('agent 1', 'agents 1–3', 'agents 1, 3')
     """
     numbers = [i + 1 for i in agents]

@@ -1,4 +1,4 @@
-"""What losses over samples share: they never change, and they check what they are called with."""
+"""The base class of the losses of this package, which checks arguments and forbids changes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array
+from pcfed.errors import short_repr
 from pcfed.losses.base import Loss, Rows
-from pcfed.losses.features import Index, len_of
-
-EVERY = slice(None)
+from pcfed.losses.row_index import ALL_ROWS, RowIndex, num_rows
 
 
-class SampleLoss(Loss):
-    """Base of the losses of this package: immutable, with the same words for the same mistakes."""
+class CheckedLoss(Loss):
+    """A loss that cannot be changed after its constructor, with checks of all arguments."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if "_sealed" in self.__dict__:
+        if "_frozen" in self.__dict__:
             raise AttributeError(
                 f"{type(self).__name__}: {name} cannot be changed; make a new loss instead."
             )
         super().__setattr__(name, value)
 
-    def _parameters(self, x: ArrayLike) -> Array:
+    def _freeze(self) -> None:
+        """Forbid changes from now on; the last call of a constructor."""
+        self._frozen = True
+
+    def _check_parameters(self, x: ArrayLike) -> Array:
         """Return ``x`` as a contiguous vector in the dtype of the loss."""
         array = np.asarray(x)
         if array.shape != (self.n,) or array.dtype.kind not in "fiub":
@@ -32,22 +35,24 @@ class SampleLoss(Loss):
             )
         return np.ascontiguousarray(array, self.dtype)
 
-    def _buffer(self, x: Array, out: Array | None) -> Array:
-        """Return ``out`` if the gradient can be summed up in it, or else a new vector."""
+    def _gradient_buffer(self, x: Array, out: Array | None) -> Array:
+        """Return ``out`` if the gradient can be accumulated in it, otherwise a new vector."""
         if out is None:
             return np.empty(self.n, self.dtype)
         if not isinstance(out, np.ndarray) or out.shape != (self.n,) or out.dtype.kind != "f":
             raise ValueError(
                 f"{type(self).__name__}: out must be a float array of shape ({self.n},), got "
-                f"{brief(out)}; make it with numpy.empty({self.n}, {str(self.dtype)!r})."
+                f"{describe_argument(out)}; make it with "
+                f"numpy.empty({self.n}, {str(self.dtype)!r})."
             )
         direct = out.dtype == self.dtype and out.flags.c_contiguous
+        # Blocks after the first still read x, so it must not be overwritten by the first one.
         return out if direct and not np.may_share_memory(x, out) else np.empty_like(x)
 
-    def _batch(self, rows: Rows) -> tuple[Index, int]:
-        """Return rows as a slice or an array of row numbers, and how many there are."""
-        index = self._index(rows)
-        count = len_of(index, self.size)
+    def _check_batch(self, rows: Rows) -> tuple[RowIndex, int]:
+        """Return the index of a batch and how many rows it selects, at least one."""
+        index = self._check_rows(rows)
+        count = num_rows(index, self.size)
         if count == 0:
             raise ValueError(
                 f"{type(self).__name__}: rows must select at least one of the {self.size} "
@@ -55,17 +60,17 @@ class SampleLoss(Loss):
             )
         return index, count
 
-    def _index(self, rows: Rows) -> Index:
+    def _check_rows(self, rows: Rows) -> RowIndex:
         """Return rows as a slice or an array of row numbers."""
         if rows is None:
-            return EVERY
+            return ALL_ROWS
         if isinstance(rows, slice):
             return rows
         index = np.asarray(rows)
         if index.ndim != 1 or (index.dtype.kind not in "iu" and index.size):
             raise ValueError(
                 f"{type(self).__name__}: rows must be a slice or a vector of row numbers, got "
-                f"{brief(rows)}; for a mask give numpy.flatnonzero(mask)."
+                f"{describe_argument(rows)}; for a mask give numpy.flatnonzero(mask)."
             )
         if index.size and not (-self.size <= index.min() and index.max() < self.size):
             raise ValueError(
@@ -74,20 +79,20 @@ class SampleLoss(Loss):
             )
         return index.astype(np.intp, copy=False)
 
-    def _order(self, order: ArrayLike) -> NDArray[np.intp]:
+    def _check_order(self, order: ArrayLike) -> NDArray[np.intp]:
         """Return a permutation of all rows as an array of row numbers."""
         index = np.asarray(order)
         fits = index.shape == (self.size,) and index.dtype.kind in "iu"
         if not (fits and np.array_equal(np.sort(index), np.arange(self.size))):
             raise ValueError(
                 f"{type(self).__name__}: order must hold every row 0..{self.size - 1} once, "
-                f"got {brief(index)}; make it with rng.permutation({self.size})."
+                f"got {describe_argument(index)}; make it with rng.permutation({self.size})."
             )
         return index.astype(np.intp)
 
 
-def brief(value: object) -> str:
-    """Describe an argument in a few words."""
+def describe_argument(value: object) -> str:
+    """Return a short description of an argument: shape and dtype of an array, else its repr."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} of {value.dtype}"
-    return f"{type(value).__name__} {value!r}"[:80]
+    return f"{type(value).__name__} {short_repr(value)}"

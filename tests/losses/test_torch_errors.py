@@ -1,4 +1,4 @@
-"""What a PyTorch module may not be, and sets for its parameters."""
+"""Errors of TorchLoss and of sets for the parameters of a module."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Detached(nn.Linear):
         return super().forward(x).detach()
 
 
-def layers(*some: Any) -> Any:
-    return nn.Sequential(nn.Linear(D, K), *some)
+def layers(*others: Any) -> Any:
+    return nn.Sequential(nn.Linear(D, K), *others)
 
 
 def broken() -> Any:
@@ -71,9 +71,9 @@ def mixed() -> Any:
 
 
 MODULES: list[tuple[Callable[[], Any], str]] = [
-    (lambda: layers(nn.BatchNorm1d(K)), r"statistics.*got '1', a BatchNorm1d; take GroupNorm or"),
-    (lambda: nn.BatchNorm1d(D, track_running_stats=False), r"got 'module', a BatchNorm1d; take"),
-    (lambda: layers(nn.InstanceNorm1d(K, track_running_stats=True)), r"a InstanceNorm1d; take"),
+    (lambda: layers(nn.BatchNorm1d(K)), r"statistics.*got '1', a BatchNorm1d; use GroupNorm or"),
+    (lambda: nn.BatchNorm1d(D, track_running_stats=False), r"got 'module', a BatchNorm1d; use"),
+    (lambda: layers(nn.InstanceNorm1d(K, track_running_stats=True)), r"a InstanceNorm1d; use"),
     (lambda: len, r"module must be a torch\.nn\.Module, got builtin_function_or_method; wrap"),
     (frozen, r"must have trainable parameters, got none in Linear; set requires_grad"),
     (lambda: nn.Linear(D, K).half(), r"all float32 or all float64, got 'weight' of float16; conv"),
@@ -84,7 +84,10 @@ MODULES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Noise(D, K), r"must be a function of its input.*called twice; keep random numbers"),
     (lambda: Counter(D, K), r"must be a function of its input.*called twice; keep random numbers"),
     (lambda: Detached(D, K), r"must depend on the trainable parameters.*; keep \.detach\(\)"),
-    (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, K)), r"leave its input.*inplace=Fa"),
+    (
+        lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, K)),
+        r"not change its input.*inplace",
+    ),
     (lambda: nn.Linear(D + 1, K), r"must take batches of X, got RuntimeError .* \(8, 20\).*; give"),
     (lambda: nn.LSTM(D, K), r"loss_fn must take outputs and y.*got TypeError"),
 ]
@@ -119,10 +122,10 @@ DATA: list[tuple[Any, str]] = [
     ((X, Y * 1.0), r"loss_fn must take outputs and y of shape \(8,\) of float32, got RuntimeE"),
 ]
 OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"loss_fn": nn.CrossEntropyLoss(reduction="sum")}, r"a mean over the batch, got .*; take"),
+    ({"loss_fn": nn.CrossEntropyLoss(reduction="sum")}, r"a mean over the batch, got .*; use"),
     ({"loss_fn": nn.CrossEntropyLoss(torch.arange(1.0, 11))}, r"a mean over the batch, got .*with"),
-    ({"loss_fn": nn.CrossEntropyLoss(reduction="none")}, r"one number.*got shape \(8,\); take"),
-    ({"loss_fn": lambda output, y: 1.0}, r"one number.*got float; take"),
+    ({"loss_fn": nn.CrossEntropyLoss(reduction="none")}, r"one number.*got shape \(8,\); use"),
+    ({"loss_fn": lambda output, y: 1.0}, r"one number.*got float; use"),
     ({"loss_fn": nn.CrossEntropyLoss}, r"loss_fn must be a function.*got <class.*; give"),
     ({"loss_fn": "mean"}, r"loss_fn must be a function of outputs and y, got 'mean'; give"),
     ({"convex": 1}, r"convex must be True or False, got 1; give"),
@@ -130,15 +133,15 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"scale": 0}, r"scale must be > 0, got 0; give"),
     ({"device": "nowhere"}, r"can be copied to a device, got RuntimeError .*; give device="),
 ]
-refusals = [
-    *(({"module": make}, words) for make, words in MODULES),
-    *(({"data": data}, words) for data, words in DATA),
+BAD_ARGUMENTS = [
+    *(({"module": make}, message) for make, message in MODULES),
+    *(({"data": data}, message) for data, message in DATA),
     *OPTIONS,
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), refusals)
-def test_refusals(given: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("given", "message"), BAD_ARGUMENTS)
+def test_bad_arguments(given: dict[str, Any], message: str) -> None:
     options = {"data": (X, Y), "loss_fn": nn.CrossEntropyLoss(), **given}
     make = options.pop("module", lambda: nn.Linear(D, K))
     module, data, loss_fn = make(), options.pop("data"), options.pop("loss_fn")
@@ -150,7 +153,7 @@ def test_refusals(given: dict[str, Any], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_targets_that_would_be_broadcast_are_refused() -> None:
+def test_targets_that_would_be_broadcast() -> None:
     with pytest.raises(ValueError, match=r"loss_fn must take.*Using a target size"):
         TorchLoss(nn.Linear(D, 1), (X, X[:, 0]), nn.MSELoss())
 
@@ -162,7 +165,10 @@ CALLS: list[tuple[Any, str]] = [
     (lambda f: f.gradient(f.start, np.array([60])), r"rows must lie in 0\.\.59, got 60 to 60;"),
     (lambda f: f.gradient(f.start, np.ones(N, bool)), r"rows must be a slice.*flatnonzero"),
     (lambda f: f.gradient(f.start, out=np.zeros(3)), r"out must be a float array.*\(3,\)"),
-    (lambda f: f.permuted([0, 1, 2]), r"order must hold every row 0\.\.59 once, got an array"),
+    (
+        lambda f: f.permute_samples([0, 1, 2]),
+        r"order must hold every row 0\.\.59 once, got an array",
+    ),
     (lambda f: f.module(np.zeros(3)), r"x must be a flat vector of 200 real parameters"),
 ]
 
@@ -210,7 +216,7 @@ def test_sets_need_a_module() -> None:
         Blocks.for_module({}, {"weight": L1Ball(1)})
 
 
-def test_without_torch_one_sentence() -> None:
+def test_import_without_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from pcfed.losses import *\n"

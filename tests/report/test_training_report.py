@@ -1,4 +1,4 @@
-"""Reports of trainings: what is in them, in the file and in a real browser."""
+"""Reports on trainings: their contents, in the file and in a real browser."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ import plotly.graph_objects as go
 import pytest
 from playwright.sync_api import Browser
 
-from pcfed.report.courses import MOST_POINTS, course_of, courses, looks, thinned
-from pcfed.report.training import differences, titled, view_of, write_training_report
+from pcfed.report import write_training_report
+from pcfed.report.charts import series_styles
+from pcfed.report.training_charts import (
+    MAX_POINTS,
+    agents_chart,
+    compared_runs_chart,
+    overall_chart,
+    subsampled,
+)
+from pcfed.report.training_report import compared_settings, run_metrics, runs_by_title
 from pcfed.training import prepare
 from pcfed.training.example import write_example
 from pcfed.training.saved_run import SavedRun, open_run
 from tests.report.conftest import HOSTILE
 from tests.report.test_browser import WIDTHS, draw_all, opened
-from tests.report.test_page import Page
+from tests.report.test_page import ParsedPage
 
 ODD = 'a<b>&"c'
 """A name that would break a page that does not escape."""
@@ -29,7 +37,7 @@ ODD = 'a<b>&"c'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two trainings of the example, one with a hostile name and 12 rounds less."""
+    """Two trainings of the example, one with a hostile name and 12 fewer rounds."""
     folder = tmp_path_factory.mktemp("runs")
     config = write_example(folder)[0]
     text = config.read_text().replace("rounds = 60", "rounds = 20")
@@ -57,8 +65,8 @@ def pages(folder: Path, runs: list[SavedRun]) -> dict[str, Path]:
     return paths
 
 
-def test_a_report_says_what_came_of_the_training(pages: dict[str, Path], runs: list[SavedRun]):
-    page = Page(pages["one"].read_text("utf-8"))
+def test_a_report_has_the_results_of_the_training(pages: dict[str, Path], runs: list[SavedRun]):
+    page = ParsedPage(pages["one"].read_text("utf-8"))
     outcome = runs[1].outcome
     assert outcome is not None
     text = " ".join(page.words)
@@ -76,22 +84,22 @@ def test_a_report_says_what_came_of_the_training(pages: dict[str, Path], runs: l
     assert "algorithm.exact" in page.words
 
 
-def test_side_by_side_are_only_settings_that_differ(runs: list[SavedRun]):
-    found = differences(runs)
+def test_only_settings_that_differ_are_compared(runs: list[SavedRun]):
+    found = compared_settings(runs)
     assert found["training.rounds"] == ["20", "8"]
     assert found["algorithm.exact"] == ["True", "False"]
     assert "training.seed" not in found
-    assert differences([runs[0], runs[0]]) == {}
-    assert list(titled([runs[0], runs[0]]))[1].endswith("exact (2)")
-    figures = view_of("", "", runs[0]).figures
-    assert figures["rounds"] == "20"
-    assert float(figures["relative gap"]) == pytest.approx(runs[0].outcome.relative_gap, rel=0.01)
+    assert compared_settings([runs[0], runs[0]]) == {}
+    assert list(runs_by_title([runs[0], runs[0]]))[1].endswith("exact (2)")
+    metrics = run_metrics(runs[0])
+    assert metrics["rounds"] == "20"
+    assert float(metrics["relative gap"]) == pytest.approx(runs[0].outcome.relative_gap, rel=0.01)
 
 
 def test_names_are_escaped_and_nothing_is_loaded(pages: dict[str, Path]):
     for path in pages.values():
         text = path.read_text("utf-8")
-        page = Page(text)
+        page = ParsedPage(text)
         assert HOSTILE not in text
         assert any(HOSTILE in words for words in page.words)
         assert any(ODD in words for words in page.words)
@@ -103,33 +111,33 @@ def test_names_are_escaped_and_nothing_is_loaded(pages: dict[str, Path]):
 
 def test_lines_end_where_the_run_did(runs: list[SavedRun]):
     run = runs[0]
-    whole, each = course_of(run)[1]
+    overall, each = overall_chart(run), agents_chart(run)
     last = run.history[-1]
-    assert whole.panels[0].data[0]["y"][-1] == pytest.approx(last.objective, rel=1e-4)
+    assert overall.panels[0].data[0]["y"][-1] == pytest.approx(last.objective, rel=1e-4)
     distances, scores = each.panels
     for i, line in enumerate(scores.data):
         assert line["y"][-1] == pytest.approx(last.test_accuracy[i], rel=1e-4)
     assert len(distances.data) == 5
     assert all(y is None or y > 0 for line in distances.data for y in line["y"])
-    together = courses(titled(runs))[0]
-    for panel in (*whole.panels, *each.panels, *together.panels):
+    compared = compared_runs_chart(runs_by_title(runs))[0]
+    for panel in (*overall.panels, *each.panels, *compared.panels):
         assert go.Figure(panel.data, panel.layout).data
 
 
 def test_long_histories_and_many_agents_stay_readable(runs: list[SavedRun]):
-    many = thinned([replace(runs[0].history[0], round=i) for i in range(10_000)])
-    assert len(many) == MOST_POINTS
+    many = subsampled([replace(runs[0].history[0], round=i) for i in range(10_000)])
+    assert len(many) == MAX_POINTS
     assert (many[0].round, many[-1].round) == (0, 9_999)
-    styles = looks(map(str, range(20)))
+    styles = series_styles(map(str, range(20)))
     assert len({(style.colour, style.dash) for style in styles.values()}) == 20
 
 
-def test_an_unfinished_training_is_reported_as_far_as_it_is(folder: Path, tmp_path: Path):
+def test_an_unfinished_training_has_a_report(folder: Path, tmp_path: Path):
     shutil.copytree(folder / "exact", tmp_path / "part")
     for name in ("outcome.json", "models.npz", "result.npz", "log.txt"):
         (tmp_path / "part" / name).unlink()
     write_training_report([open_run(tmp_path / "part")], tmp_path / "page.html")
-    page = Page((tmp_path / "page.html").read_text("utf-8"))
+    page = ParsedPage((tmp_path / "page.html").read_text("utf-8"))
     assert any("Not finished." in words for words in page.words)
     assert any(row.startswith("hillside") and "LinfBall" in row for row in page.rows)
     (tmp_path / "part" / "history.jsonl").unlink()
@@ -151,14 +159,16 @@ def test_pages_in_a_browser(browser: Browser, pages: dict[str, Path], name: str,
             "[...document.querySelectorAll('.plot')].flatMap(p => p.data).filter(t => t.visible)"
         )
         before = tab.evaluate(f"{shown}.length")
-        tab.locator("button.method").first.click()
+        tab.locator("button.series").first.click()
         assert tab.evaluate(f"{shown}.length") < before
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "pcfed", *arguments]
-    wide = {**os.environ, "COLUMNS": "160"}
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=wide)
+    environment = {**os.environ, "COLUMNS": "160"}
+    return subprocess.run(
+        line, cwd=folder, capture_output=True, text=True, timeout=120, env=environment
+    )
 
 
 def test_the_commands(folder: Path, tmp_path: Path):
@@ -173,17 +183,14 @@ def test_the_commands(folder: Path, tmp_path: Path):
 
 
 WRONG = {
-    "nothing there": (
-        ["report", "nowhere"],
-        "must be the run directory of a training, but has no config.json",
-    ),
-    "only one": (["compare", "exact"], "give at least two folders, got exact"),
+    "nothing there": (["report", "nowhere"], "must be the run directory of a training, but has no"),
+    "only one": (["compare", "exact"], "give at least two run directories, got exact"),
     "one is none": (["compare", "exact", "data"], "data must be the run directory of a training"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_mistakes_are_one_sentence(name: str, folder: Path):
+def test_errors_are_one_sentence(name: str, folder: Path):
     arguments, expected = WRONG[name]
     done = command(folder, *arguments)
     assert done.returncode == 2

@@ -1,0 +1,355 @@
+"""`run`: train the agents of a problem together, in this process."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from pcfed.algorithms import Algorithm
+from pcfed.arrays import Array, Float64Array
+from pcfed.problem import Problem
+from pcfed.sampling import Purpose, Sampling, random_stream
+from pcfed.simulation.checkpoint import Checkpoint, CheckpointFiles, Checkpointing, probe_of
+from pcfed.simulation.engine import Engine
+from pcfed.simulation.hooks import (
+    CallbackHook,
+    CheckpointHook,
+    DivergenceHook,
+    JournalHook,
+    ProgressHook,
+    SignalHook,
+    Stateful,
+    Stop,
+    StopHook,
+)
+from pcfed.simulation.interrupt import PendingSignal, deferred_signals
+from pcfed.simulation.output import Output, OutputIterate
+from pcfed.simulation.plan import Batch, LocalSteps, Participation, Plan
+from pcfed.simulation.progress import ProgressLine
+from pcfed.simulation.recorder import RunRecorder
+from pcfed.simulation.result import Result, State
+from pcfed.simulation.runner import Evaluation, Hook, Runner
+from pcfed.storage.journal import Journal
+from pcfed.storage.saved import PathLike
+from pcfed.validation import count, positive
+
+Start = Array | Literal["random"] | Result | None
+"""Where a run starts."""
+
+
+@dataclass(frozen=True)
+class RefusalPolicy:
+    """Which updates are refused, and how many may be: ``run(..., refusals=RefusalPolicy(10))``.
+
+    Updates that are not finite, and those of agents whose projection fails, are always refused; the
+    round continues without them.
+
+    Parameters
+    ----------
+    max_refusals : int
+        If more updates are refused, the run ends as diverged.
+    norm_limit : float, optional
+        The largest Euclidean norm of a vector that an agent sends; longer ones are refused.
+    """
+
+    max_refusals: int = 0
+    norm_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        count("RefusalPolicy: max_refusals", self.max_refusals, minimum=0)
+        if self.norm_limit is not None:
+            positive("RefusalPolicy: norm_limit", self.norm_limit)
+
+
+DEFAULT_REFUSALS = RefusalPolicy()
+
+
+def run(
+    problem: Problem,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    local_steps: LocalSteps = 1,
+    batch: Batch = 1.0,
+    sampling: Sampling = "without_replacement",
+    participation: Participation = 1.0,
+    x0: Start = None,
+    seed: int = 0,
+    eval_every: int = 1,
+    output: Output = "last",
+    stop: Stop | None = None,
+    callbacks: Sequence[Callable[[Evaluation], object]] = (),
+    progress: bool = False,
+    refusals: RefusalPolicy = DEFAULT_REFUSALS,
+    checkpoint: PathLike | Checkpointing | None = None,
+    journal: PathLike | None = None,
+    workers: int = 1,
+) -> Result:
+    r"""Train the agents of a problem together, in this process.
+
+    Parameters
+    ----------
+    problem : Problem
+        The agents.
+    algorithm : Algorithm
+        For example ``PCFedAvg(step=0.03, penalty=10.0)``.
+    rounds : int
+        Number of communication rounds R.
+    local_steps : int, sequence or callable
+        Local steps in a round: a number, one per agent, or a function of the round's index.
+    batch : float, int or callable
+        The batch of one gradient: a fraction of the local data as a float in (0, 1], a number of
+        samples as an int, or a function of the round's index that returns either.
+    sampling : {"without_replacement", "with_replacement", "blocks"}
+        How batches are drawn; ``"blocks"`` shuffles once and then reads contiguous rows.
+    participation : float, int, sequence or callable
+        The agents of a round: a fraction as a float, a number as an int, or which are absent: a
+        list of positions per round, or a function of the round's index that returns one.
+    x0 : Array, "random" or Result, optional
+        Where to start: zeros by default, (n,), (m, n), a random point that is feasible for every
+        agent where possible, or an earlier result to continue, with its history.
+    seed : int
+        Streams belong to (seed, agent, round): the same seed gives the same bits.
+    eval_every : int
+        Evaluate every k-th round; the last one is always evaluated.
+    output : {"last", "average", "random"}
+        Which models to return: after the last round, their mean over the rounds, or the iterate
+        K* of the theory, uniform over all local steps.
+    stop : callable, optional
+        Receives each `Evaluation`; the run ends when it returns True.
+    callbacks : sequence of callables
+        Called with each `Evaluation`.
+    progress : bool
+        Whether to show a progress line.
+    refusals : RefusalPolicy
+        Which updates are refused, and how many may be.
+    checkpoint : path or Checkpointing, optional
+        Save the run every few rounds and at its end; a path is ``Checkpointing(path)``. Ctrl-C and
+        SIGTERM then end the run after the round, saved, with the status "interrupted". With
+        ``resume=True`` the other arguments must be those of the saved run, except that ``rounds``
+        may be larger where no number depends on them.
+    journal : path, optional
+        A file to which records are written, one per line (`read_journal`); ``result.history`` then
+        has only the last one, and memory does not grow with the rounds.
+    workers : int
+        Number of threads over which agents are spread.
+
+    Returns
+    -------
+    Result
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pcfed import Agent, PCFedAvg, Problem, run
+    >>> from pcfed.losses import LeastSquares
+    >>> from pcfed.sets import L1Ball
+    >>> loss = LeastSquares(np.eye(2), np.array([3.0, 1.0]))
+    >>> problem = Problem([Agent(loss, L1Ball(radius), coupling=0.1) for radius in (1, 5)])
+    >>> result = run(problem, PCFedAvg(step=0.1, penalty=5.0), rounds=200, local_steps=2)
+    >>> result.status
+    'finished'
+    >>> np.abs(result.models).sum(axis=1).round(1)
+    array([1.2, 5.1])
+    """
+    count("run: rounds", rounds)
+    count("run: eval_every", eval_every)
+    count("run: workers", workers)
+    if output not in get_args(Output):
+        raise ValueError(f"run: output must be one of {get_args(Output)}, got {output!r}.")
+    plan = Plan(
+        problem,
+        local_steps=local_steps,
+        batch=batch,
+        sampling=sampling,
+        participation=participation,
+        seed=seed,
+    )
+    earlier = x0 if isinstance(x0, Result) and _continues(x0, problem, algorithm) else None
+    first = earlier.state.round if earlier else 0
+    indices = range(first, first + rounds)
+    algorithm = algorithm.resolved(problem, plan.run_info(indices))
+    arguments: dict[str, object] = {
+        "algorithm": algorithm,
+        "local_steps": local_steps,
+        "batch": batch,
+        "sampling": sampling,
+        "participation": participation,
+        "seed": seed,
+        "output": output if output == "last" else (output, rounds),
+        "journal": journal is not None,
+    }
+    with ExitStack() as resources:
+        engine = resources.enter_context(
+            Engine(problem, algorithm, plan, workers, refusals.norm_limit)
+        )
+        storage = _Storage(engine, arguments, checkpoint, journal, resources)
+        saved = storage.saved
+        state = saved.state if saved else _initial_state(problem, algorithm, x0, seed)
+        recorder = RunRecorder(engine, state, saved or earlier)
+        iterate = OutputIterate(output, engine, indices)
+        if saved:
+            iterate.load_state_dict(saved.output)
+            if isinstance(stop, Stateful):
+                stop.load_state_dict(saved.stop)
+        line = ProgressLine(rounds) if progress else None
+        # Refusals of the run that is continued do not count against this one.
+        allowed = refusals.max_refusals + (len(earlier.refusals) if earlier else 0)
+        runner = Runner(
+            engine,
+            state,
+            recorder,
+            rounds=indices,
+            eval_every=eval_every,
+            max_refusals=max(allowed, len(recorder.refusals)),
+            hooks=_hooks(iterate, storage, callbacks, line, stop),
+        )
+        runner.run()
+        return runner.result(*iterate.models(runner.state))
+
+
+class _Storage:
+    """The files of a run: its checkpoints and its journal, opened and locked.
+
+    Attributes
+    ----------
+    saved : Checkpoint or None
+        The checkpoint from which the run resumes.
+    files, journal, signals
+        The open checkpoint files and journal, and the signals that wait for the end of a round;
+        None for a run without.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        arguments: Mapping[str, object],
+        checkpoint: PathLike | Checkpointing | None,
+        journal: PathLike | None,
+        resources: ExitStack,
+    ) -> None:
+        self.saved: Checkpoint | None = None
+        self.files: CheckpointFiles | None = None
+        self.journal: Journal | None = None
+        self.signals: PendingSignal | None = None
+        self.every = 0
+        if checkpoint is not None:
+            given = checkpoint
+            settings = given if isinstance(given, Checkpointing) else Checkpointing(given)
+            self.every = settings.every
+            identity = {name: _fingerprint(value) for name, value in arguments.items()}
+            fresh = _fresh_state(engine.problem, engine.algorithm)
+            files = CheckpointFiles(Path(settings.path), identity, probe_of(engine.problem), fresh)
+            self.files = resources.enter_context(files)
+            self.signals = resources.enter_context(deferred_signals())
+            self.saved = files.load(resume=settings.resume)
+        if journal is not None:
+            known = self.saved.journal if self.saved else None
+            self.journal = resources.enter_context(Journal(Path(journal), known))
+
+
+def _hooks(
+    iterate: OutputIterate,
+    storage: _Storage,
+    callbacks: Sequence[Callable[[Evaluation], object]],
+    line: ProgressLine | None,
+    stop: Stop | None,
+) -> list[Hook]:
+    """Return the hooks of a run, in the order in which they are called."""
+    hooks: list[Hook] = [iterate]
+    if storage.journal:
+        hooks.append(JournalHook(storage.journal))
+    hooks.append(CallbackHook(callbacks))
+    if line:
+        hooks.append(ProgressHook(line))
+    hooks.append(DivergenceHook())
+    saved = storage.saved
+    if stop is not None:
+        stopped_before = saved is not None and saved.status == "stopped"
+        hooks.append(StopHook(stop, stopped_before=stopped_before))
+    if storage.files and storage.signals:
+        hooks.append(SignalHook(storage.signals, str(storage.files.path)))
+        # Last, so that a checkpoint has what the other hooks did in the round.
+        hooks.append(
+            CheckpointHook(
+                storage.files,
+                every=storage.every,
+                iterate=iterate,
+                stop=stop if isinstance(stop, Stateful) else None,
+                journal=storage.journal,
+                is_new=saved is None,
+            )
+        )
+    return hooks
+
+
+def _fingerprint(value: object) -> str:
+    """Return an argument as text that is the same in every process; a long one as its digest."""
+    plain = value.tolist() if isinstance(value, np.ndarray) else value  # repr would abridge it
+    text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(plain)).split())
+    return text if len(text) <= 200 else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _continues(earlier: Result, problem: Problem, algorithm: Algorithm) -> bool:
+    """Return whether a run can continue the state of an earlier one, not only its models."""
+    if earlier.models.shape != (problem.m, problem.n):
+        raise ValueError(
+            f"run: x0 must be a result of this problem, got models of shape {earlier.models.shape} "
+            f"for ({problem.m}, {problem.n}); give a result with the same agents and parameters."
+        )
+    if earlier.state.algorithm != algorithm.state_kind:
+        return False
+    if earlier.state.layout(problem.m) != _fresh_state(problem, algorithm).layout(problem.m):
+        raise ValueError(
+            f"run: x0 must have a state of {algorithm.state_kind} for this problem, got other "
+            "arrays; give its models, x0=result.models."
+        )
+    if not earlier.state.finite:
+        raise ValueError(
+            "run: x0 must have a finite state, got a run that diverged; start anew with a smaller "
+            "step or a smaller penalty."
+        )
+    return True
+
+
+def _fresh_state(problem: Problem, algorithm: Algorithm) -> State:
+    """Return the state in which an algorithm starts, for one agent: all may take much memory."""
+    return State(algorithm.state_kind, 0, *algorithm.start(np.zeros((1, problem.n))))
+
+
+def _initial_state(problem: Problem, algorithm: Algorithm, x0: Start, seed: int) -> State:
+    """Return the state before the first round."""
+    if isinstance(x0, str) and x0 != "random":
+        raise ValueError(f'run: x0 must be an array, "random" or a Result, got {x0!r}.')
+    if isinstance(x0, Result) and x0.state.algorithm == algorithm.state_kind:
+        return x0.state.copy()
+    if x0 is None:
+        models = np.zeros((problem.m, problem.n))
+    elif isinstance(x0, str):
+        models = _random_models(problem, seed)
+    else:
+        given = x0.models if isinstance(x0, Result) else x0
+        models = problem.as_models("run: x0", given)
+    server, private = algorithm.start(models)
+    return State(algorithm.state_kind, 0, server, private)
+
+
+def _random_models(problem: Problem, seed: int) -> Float64Array:
+    """Return one random point that is in every set, or else every agent's own projection of it."""
+    x: Array = random_stream(seed, Purpose.START).standard_normal(problem.n) / np.sqrt(problem.n)
+    sets = [agent.feasible_set for agent in problem.agents]
+    own = problem.as_models("run: x0", np.stack([each.project(x) for each in sets]))
+    # Projecting onto one set after the other converges to a common point if there is one.
+    for _ in range(50):
+        for each in sets:
+            x = each.project(x)
+        if all(each.contains(x) for each in sets):
+            return problem.as_models("run: x0", x)
+    return own

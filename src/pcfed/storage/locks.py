@@ -1,0 +1,50 @@
+"""Locks that keep other processes from using the same files."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pcfed.storage.atomic import FileError
+
+
+@contextmanager
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Keep other processes from using the same files, until the block or this process ends.
+
+    Parameters
+    ----------
+    path : Path
+        The lock file, which is created and not removed.
+
+    Raises
+    ------
+    ValueError
+        If another process holds the lock.
+    FileError
+        If the file cannot be created.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise FileError(path, error) from None
+    try:
+        if os.name == "posix":
+            fcntl = importlib.import_module("fcntl")
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(handle, 20).decode("ascii", "replace").strip()
+                raise ValueError(
+                    f"{path}: another process ({holder or 'unknown'}) is using these files; wait "
+                    "until it ends, stop it, or use another directory."
+                ) from None
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(handle)
