@@ -13,7 +13,7 @@ from itertools import product
 from threadpoolctl import threadpool_limits
 
 from pcfed import Gap, PCFedAvg, Problem, run
-from pcfed.experiments.exact import CASES, Case, problem_of
+from pcfed.experiments.exact import CASES, Case, case_problem
 
 TARGET = Gap(1e-2, relative=True)
 STEPS = [10 ** (k / 5) for k in range(-5, 6)]
@@ -35,7 +35,7 @@ def rounds_to_target(problem: Problem, case: Case, method: PCFedAvg, limit: int)
 
 def compare(case: Case) -> str:
     """Return one line on a problem."""
-    problem = problem_of(case, None)
+    problem = case_problem(case, None)
     auto = PCFedAvg("auto", "auto", exact=True)
     first = rounds_to_target(problem, case, auto, 800)
     if first is None:

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed import PCFedAvg, Problem, run
 from pcfed.algorithms import LocalContext, pcfedavg_steps
-from pcfed.experiments.presets import Method, Setting, load_preset
+from pcfed.experiments.presets import RunSpec, Setting, load_preset
 from pcfed.experiments.runner import build_problem
 from pcfed.losses.linear import LinearModel
 from pcfed.sampling import Sampling
@@ -78,7 +78,7 @@ def products(problem: Problem, setting: Setting, steps: int) -> Callable[[], Non
 
 
 def whole(
-    problem: Problem, setting: Setting, method: Method, sampling: Sampling
+    problem: Problem, setting: Setting, method: RunSpec, sampling: Sampling
 ) -> Callable[[], None]:
     """Return the same rounds of a whole run."""
 
@@ -151,7 +151,7 @@ def measure(names: Sequence[str] = ("mnist", "cifar10")) -> list[Row]:
     with threadpool_limits(1):
         for name in names:
             setting = load_preset(name).settings[0]
-            method = next(m for m in setting.methods if isinstance(m.algorithm, PCFedAvg))
+            method = next(m for m in setting.runs if isinstance(m.algorithm, PCFedAvg))
             problem = build_problem(setting, 0, None)
             bare = products(problem, setting, method.local_steps)
             ways: tuple[Sampling, ...] = ("without_replacement", "blocks")

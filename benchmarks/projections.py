@@ -2,10 +2,11 @@
 
 All methods project the same points, in turn, again and again; a ratio is the median over those
 rounds of the time of a method divided by the time of ours in the same round, so that what else the
-machine does hits all of them. Ours is ``L1Ball(radius).project(x)`` with no hint: it checks x and
-makes a new array. "warm" keeps a hint and an array to write to. "pass" reads x and writes it
-negated to an array that is there: what the hardware allows. Methods that only know a simplex get
-|x| and have the signs put back; jaxopt is compiled and gets JAX arrays, chop gets torch tensors.
+machine does hits all of them. Ours is ``L1Ball(radius).project(x)`` with no warm start: it checks x
+and makes a new array. "warm" keeps a warm start and an array to write to. "pass" reads x and
+writes it negated to an array that is there: what the hardware allows. Methods that only know a
+simplex get |x| and have the signs put back; jaxopt is compiled and gets JAX arrays, chop gets torch
+tensors.
 
 Reported besides: the error, the largest difference from the exact projection (in extended
 precision) over ε max|x|, of ours and of the worst of all. pyproximal bisects up to a tolerance,
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers.table import machine
-from pcfed.sets import Hint, L1Ball, Simplex, project_l1_balls
+from pcfed.sets import L1Ball, Simplex, WarmStart, project_l1_balls
 
 Vector = NDArray[np.floating[Any]]
 Thunk = Callable[[], Any]
@@ -101,9 +102,9 @@ def ours(c: Case) -> Thunk:
 
 
 def ours_warm(c: Case) -> Thunk:
-    ball, hint, out = L1Ball(c.radius), Hint(), np.empty_like(c.x)
-    ball.project(c.x, hint=hint)
-    return lambda: ball.project(c.x, out=out, hint=hint)
+    ball, warm_start, out = L1Ball(c.radius), WarmStart(), np.empty_like(c.x)
+    ball.project(c.x, warm_start=warm_start)
+    return lambda: ball.project(c.x, out=out, warm_start=warm_start)
 
 
 def bare_pass(c: Case) -> Thunk:

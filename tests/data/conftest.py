@@ -1,4 +1,4 @@
-"""No test of this folder fetches anything: the real sources are taken away."""
+"""No test in this folder downloads anything: the real sources are removed."""
 
 from __future__ import annotations
 

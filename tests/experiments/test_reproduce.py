@@ -1,4 +1,4 @@
-"""`pcfed reproduce`: finished runs are kept, a killed one goes on, and the figures are there."""
+"""`pcfed reproduce`: finished runs are kept, interrupted ones resumed, and figures written."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_finished_runs_are_not_run_again(tiny, finished, monkeypatch):
         raise AssertionError("a finished run was run again")
 
     monkeypatch.setattr(runner, "run", refuse)
-    ticks = []
-    run_jobs(todo, out, tick=lambda job, rounds: ticks.append(rounds))
-    assert sum(ticks) == sum(job.setting.rounds for job in distinct(todo))
+    reported = []
+    run_jobs(todo, out, on_progress=lambda job, rounds: reported.append(rounds))
+    assert sum(reported) == sum(job.setting.rounds for job in distinct(todo))
 
 
 def test_workers_do_not_change_results(tiny, finished, tmp_path):
@@ -81,15 +81,15 @@ def test_every_figure_is_written_with_its_data(finished, tmp_path):
         assert png.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
     with (tmp_path / "binding-all-images.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 4 * 5  # methods × (start and four rounds)
+    assert len(rows) == 4 * 5  # runs × (start and four rounds)
     last = compared[0].results["PC-FedAvg"][0].history[-1]
-    ours = [row for row in rows if row["method"] == "PC-FedAvg" and row["round"] == "4"]
+    ours = [row for row in rows if row["run"] == "PC-FedAvg" and row["round"] == "4"]
     assert float(ours[0]["loss"]) == last.loss
     assert float(ours[0]["infeasibility[0]"]) == last.infeasibility[0]
 
 
-def test_claims_follow_the_data(finished):
-    """The same sentences turn round when the results do."""
+def test_claims_depend_on_the_results(finished):
+    """Verdicts and numbers change with the results."""
     _, _, compared = finished
     binding = compared[0]
     lower = [c for c in claims([binding]) if "lower loss" in c.claim]
@@ -112,7 +112,7 @@ def test_claims_say_when_a_constraint_does_not_bind(finished):
     assert models.verdict == "does not hold"
 
 
-def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(tmp_path):
+def test_a_killed_run_is_resumed_with_the_same_results(tmp_path):
     arguments = ["reproduce", "binding", "--quick", "--out"]
     code, _, err = called(*arguments, str(tmp_path / "whole"))
     assert code == 0, err
@@ -138,17 +138,17 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(tmp_path):
                 np.testing.assert_array_equal(ours[key], theirs[key])
 
 
-def test_ctrl_c_keeps_finished_runs_and_says_how_to_go_on(tmp_path):
-    # A shell that runs the tests in the background lets its children ignore the signal.
-    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    process = pcfed("reproduce", "binding", "--quick", "--out", str(tmp_path), **heard)
+def test_ctrl_c_keeps_finished_runs_and_says_how_to_resume(tmp_path):
+    # If a shell runs the tests in the background, child processes ignore SIGINT by default.
+    options = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    process = pcfed("reproduce", "binding", "--quick", "--out", str(tmp_path), **options)
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob("*.npz")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on from here" in " ".join(err.split())
+    assert "rerun the command to resume" in " ".join(err.split())
     assert "Traceback" not in err
     assert list(tmp_path.rglob("*.npz"))
     assert not (tmp_path / "report.html").exists()
@@ -165,7 +165,7 @@ def test_ctrl_c_keeps_finished_runs_and_says_how_to_go_on(tmp_path):
         (["data", "path", "imagenet"], "imagenet"),
     ],
 )
-def test_mistakes_get_a_sentence_and_exit_code_2(arguments, sentence, tmp_path):
+def test_invalid_arguments_get_a_sentence_and_exit_code_2(arguments, sentence, tmp_path):
     code, out, err = called(*arguments, cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
     assert code == 2
     assert sentence in err

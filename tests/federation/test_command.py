@@ -84,7 +84,7 @@ def test_the_status_of_a_training_that_has_ended(tmp_path, training):
         "absent: b",
         "late: b",
         "a loss 0.25",
-        "the objective 2, which is at most 0.5 (25 %) above the optimum.",
+        "the models have objective 2, at most 0.5 (25 %) above the optimum",
         "private vectors by at most 1.0e-16.",
         "have written their models: a.",
     ):

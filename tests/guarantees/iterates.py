@@ -1,4 +1,4 @@
-"""Every averaged iterate of PC-FedAvg, local step by local step: what the theorem speaks of."""
+"""The averaged iterates of PC-FedAvg after every local step, which the theorem is about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong arguments get one sentence that names the argument, the value and the remedy."""
+"""Invalid arguments get one sentence with the argument, the value and what to do."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_sentence(name):
+def test_invalid_arguments_get_one_sentence(name):
     action, expected = CASES[name]
     with pytest.raises(ValueError, match=expected) as caught:
         action()

@@ -1,4 +1,4 @@
-"""The theorem's claims, measured: means over all local steps are within the bounds."""
+"""Means over all local steps are within the bounds of the theorem."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_full_batches_stay_within_all_three_bounds(seed):
 
 
 @pytest.mark.parametrize("sampling", ["without_replacement", "with_replacement", "blocks"])
-def test_noise_stays_within_the_bounds_in_mean(sampling):
+def test_means_over_seeds_stay_within_the_bounds_with_noise(sampling):
     problem = classifiers(3)
     penalty, R, H, batch = 2.0, 6, 3, 5
     best, penalised = optimum(problem), optimum(problem, penalty=penalty)
@@ -141,7 +141,7 @@ def test_the_iterates_are_those_of_a_run():
     assert min(np.abs(each - chosen).max() for each in everything) < 1e-13
 
 
-def test_the_printed_infeasibility_can_be_broken_where_ours_holds():
+def test_a_run_can_violate_the_printed_bound_where_the_corrected_one_holds():
     """One agent of 20 bears all of the gradient: its distance is m‖∇f‖/ρ, beyond √(5m)‖∇f‖/ρ."""
     m, penalty = 20, 1000.0
     loss = LeastSquares(np.eye(1), np.array([1.0]))
@@ -166,7 +166,7 @@ def test_the_printed_infeasibility_can_be_broken_where_ours_holds():
     assert "as printed" in printed.infeasibility.reference
 
 
-def test_rounds_are_enough_and_no_fewer_are():
+def test_rounds_for_is_the_smallest_sufficient_number():
     problem = regressions([L1Ball(0.5), L2Ball(0.5)])
     best, penalised = optimum(problem), optimum(problem, penalty=1.0)
     known = constants(problem, penalty=1.0, local_steps=5, constrained=best, penalised=penalised)
@@ -213,7 +213,7 @@ def test_constants_are_the_gradients_of_all_blocks():
     assert slope <= known.gradient_norm <= slope + np.sqrt(2 * problem.L_G(0.0) * 1e-8)
 
 
-def test_bounds_say_what_they_claim():
+def test_bounds_have_claims_assumptions_and_references():
     problem = regressions([L1Ball(0.5), L2Ball(0.5)])
     known = constants(
         problem,
@@ -242,7 +242,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("kind", LOSSES)
-def test_noise_bounds_hold_for_every_batch_everywhere(kind, intercept):
+def test_noise_bounds_hold_for_every_batch_and_point(kind, intercept):
     rng = np.random.default_rng(5)
     N, b = 7, 3
     X, y = rng.normal(size=(N, 4)), rng.integers(6, size=N)

@@ -1,4 +1,4 @@
-"""The certificate is never below the true gap, vanishes at the optimum, and is feasible."""
+"""The certified gap is never below the true gap, zero at the optimum, and its models feasible."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from pcfed import Agent, FedAvg, PCFedAvg, Problem, Scaffold, run
-from pcfed.guarantees import Gap, certify, optimum, send_model, send_share, send_slope
+from pcfed.guarantees import Gap, certify, feasible_model, gap_term, objective_terms, optimum
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import Box, Intersection, L1Ball, L2Ball, NonNegative, ProjectionError, WholeSpace
 from tests.federations import classifiers, regressions
-from tests.guarantees.solved import BALL, federation, solve
+from tests.guarantees.cvxpy_solution import BALL, federation, solve
 from tests.losses import cases as loss_cases
-from tests.sets.registry import CASES
+from tests.sets.cases import CASES
 
 FLOAT32 = [case for case in loss_cases.CASES if case.dtype == "float32"]
 BOUNDED = [case for case in CASES if case.bounded]
@@ -42,8 +42,8 @@ def test_never_below_the_true_gap_and_zero_at_the_optimum(case):
         for agent, model in zip(problem.agents, seen.models, strict=True):
             assert agent.feasible_set.contains(model)
         np.testing.assert_allclose(seen.infeasibility, problem.infeasibility(models), atol=1e-12)
-        assert seen.shares.sum() == seen.gap
-        assert (seen.shares >= 0).all()
+        assert seen.gap_terms.sum() == seen.gap
+        assert (seen.gap_terms >= 0).all()
     assert seen.gap <= 2e-9
     assert seen.reason is None
 
@@ -82,7 +82,7 @@ def test_the_reason_names_the_agent():
     seen = certify(problem, np.zeros(9))
     assert np.isinf(seen.gap)
     assert "agent 1" in seen.reason
-    assert np.isfinite(seen.shares[[0, 2]]).all()
+    assert np.isfinite(seen.gap_terms[[0, 2]]).all()
 
 
 def test_a_free_intercept_has_no_bound_and_a_constrained_one_has():
@@ -118,7 +118,7 @@ def test_by_hand():
 
 
 def test_tightening_makes_the_gap_smaller_and_never_too_small():
-    """A large ball beside small ones: its far corner is out of the coupling's reach."""
+    """One set is much larger, and the coupling keeps models away from its corners."""
     rng = np.random.default_rng(0)
     agents = []
     for radius in (0.5, 2.0, 500.0):
@@ -142,21 +142,21 @@ def test_the_order_of_agents_changes_nothing():
     there = certify(Problem([problem.agents[i] for i in order]), models[order])
     assert there.gap == pytest.approx(here.gap, rel=1e-12)
     assert there.objective == pytest.approx(here.objective, rel=1e-12)
-    np.testing.assert_allclose(there.shares, here.shares[order], rtol=1e-12)
+    np.testing.assert_allclose(there.gap_terms, here.gap_terms[order], rtol=1e-12)
     np.testing.assert_array_equal(there.models, here.models[order])
 
 
-def test_three_rounds_of_sums_are_enough():
-    """What a network does: agents see sums and their own things, the server sees sums."""
+def test_three_exchanges_of_sums_suffice():
+    """As on a network: agents use means and their own data, the server uses sums."""
     problem = regressions([L1Ball(1.0), L2Ball(0.5), Box(-0.2, 0.3)])
     given = np.random.default_rng(0).normal(size=(3, 9))
-    own = [send_model(agent, x) for agent, x in zip(problem.agents, given, strict=True)]
+    own = [feasible_model(agent, x) for agent, x in zip(problem.agents, given, strict=True)]
     average = sum(own) / 3
-    sent = [send_slope(a, x, average) for a, x in zip(problem.agents, own, strict=True)]
+    sent = [objective_terms(a, x, average) for a, x in zip(problem.agents, own, strict=True)]
     slope = sum(each.gradient for each in sent) / 3
-    shares = [send_share(a, x, average, slope, 3) for a, x in zip(problem.agents, own, strict=True)]
+    terms = [gap_term(a, x, average, slope, 3) for a, x in zip(problem.agents, own, strict=True)]
     seen = certify(problem, given, tightening=0)
-    assert sum(shares) == pytest.approx(seen.gap, rel=1e-13)
+    assert sum(terms) == pytest.approx(seen.gap, rel=1e-13)
     assert sum(each.objective for each in sent) / 3 == pytest.approx(seen.objective, rel=1e-13)
     assert not any(each.nonconvex for each in sent)
 
@@ -189,7 +189,7 @@ def test_losses_of_float32_data_have_a_float64_form(case):
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(0.05, 3.0), Scaffold(0.05, 3.0), PCFedAvg(0.1, 3.0)])
-def test_certifies_whatever_method(algorithm):
+def test_certifies_the_models_of_every_algorithm(algorithm):
     problem = classifiers()
     best = optimum(problem).objective
     for rounds in (1, 30):
@@ -209,7 +209,7 @@ def test_a_run_stops_once_it_is_certified():
     assert certify(problem, before).gap > 0.05
 
 
-def test_relative_gaps_are_shares_of_the_objective():
+def test_relative_gaps_are_fractions_of_the_objective():
     problem = classifiers()
     options = {"rounds": 3000, "eval_every": 5}
     result = run(problem, PCFedAvg(0.09, 20.0), stop=Gap(0.1, relative=True), **options)
@@ -225,7 +225,7 @@ def test_an_infinite_gap_never_stops_a_run():
     assert result.status == "finished"
 
 
-def test_empty_sets_are_an_error_of_certify_and_no_reason_to_stop():
+def test_empty_sets_are_an_error_of_certify_and_do_not_stop_a_run():
     empty = Intersection(L2Ball(1.0), L2Ball(1.0, center=np.full(2, 9.0)))
     agent = Agent.__new__(Agent)
     parts = {"loss": LeastSquares(np.eye(2), np.ones(2)), "constraint": empty, "coupling": 0.1}
@@ -237,16 +237,16 @@ def test_empty_sets_are_an_error_of_certify_and_no_reason_to_stop():
     assert not Gap(1e9)(SimpleNamespace(problem=problem, models=np.zeros((1, 2))))
 
 
-def test_gap_waits_where_models_are_too_wild_to_project():
+def test_gap_does_not_stop_where_models_are_too_large_to_project():
     problem = regressions([L1Ball(1.0), L1Ball(2.0)])
-    wild = SimpleNamespace(problem=problem, models=np.full((2, 9), 1e200))
-    assert Gap(1e-3)(wild) is False
+    large = SimpleNamespace(problem=problem, models=np.full((2, 9), 1e200))
+    assert Gap(1e-3)(large) is False
 
 
 def test_one_rule_stops_runs_of_different_problems():
     rule = Gap(1e-3)
     for m in (3, 2):
         problem = regressions([L1Ball(0.5 * (i + 1)) for i in range(m)])
-        method = PCFedAvg("auto", "auto", exact=True)
-        assert run(problem, method, rounds=400, local_steps=3, stop=rule).status == "stopped"
-        assert rule.memory["witness"].shape == (m, problem.n)
+        algorithm = PCFedAvg("auto", "auto", exact=True)
+        assert run(problem, algorithm, rounds=400, local_steps=3, stop=rule).status == "stopped"
+        assert rule.state_dict()["witness"].shape == (m, problem.n)

@@ -1,4 +1,4 @@
-"""Reference optima: as good as they say, and honest when they are not."""
+"""Reference optima have the accuracy that they report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("penalty", [0.1, 10.0, 1000.0])
-def test_the_penalised_gradient_is_as_small_as_asked_for(penalty):
+def test_the_penalised_gradient_meets_the_tolerance(penalty):
     rng = np.random.default_rng(4)
     for problem in (classifiers(), regressions([make(rng) for make in CLOSED_FORM.values()])):
         found = optimum(problem, penalty=penalty, tolerance=1e-10)
@@ -56,7 +56,7 @@ def test_penalised_optima_approach_the_constrained_one():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_losses_in_float32_are_no_limit(dtype):
+def test_float32_data_do_not_limit_the_accuracy(dtype):
     found = optimum(classifiers(dtype=dtype), tolerance=1e-11)
     assert found.status == "converged"
     assert found.gap <= 1e-11
@@ -77,7 +77,7 @@ def test_many_agents():
     assert optimum(problem, tolerance=1e-8).status == "converged"
 
 
-def test_intersections_stall_at_their_floor_but_do_get_there():
+def test_intersections_stall_but_the_point_is_optimal():
     """The support bound of an intersection is not exact, so neither is the gap; the point is."""
     problem = regressions([Intersection(L1Ball(1.0), Box(-0.3, 0.2)), L2Ball(1.0)])
     found = optimum(problem, tolerance=1e-9)
@@ -86,13 +86,13 @@ def test_intersections_stall_at_their_floor_but_do_get_there():
     assert found.objective == pytest.approx(again.objective, abs=1e-8)
 
 
-def test_constant_losses_and_free_sets_end_at_once():
+def test_constant_losses_converge_without_an_iteration():
     loss = LeastSquares(np.zeros((2, 3)), np.zeros(2))
     found = optimum(Problem([Agent(loss, L1Ball(1.0), 0.0), Agent(loss, NonNegative(), 0.0)]))
     assert (found.status, found.gap, found.iterations) == ("converged", 0.0, 0)
 
 
-def test_it_says_when_it_did_not_get_there():
+def test_the_status_says_if_the_tolerance_was_not_met():
     found = optimum(classifiers(), iterations=2, tolerance=1e-12)
     assert found.status == "stopped"
     assert "more iterations" in found.message
@@ -102,7 +102,7 @@ def test_it_says_when_it_did_not_get_there():
     assert stalled.gap < 1e-12
 
 
-def test_progress_is_one_line_on_a_terminal_and_now_and_then_elsewhere(capsys, monkeypatch):
+def test_progress_is_one_line_on_a_terminal_and_every_ten_seconds_elsewhere(capsys, monkeypatch):
     clock = count(0, 4)
     module = sys.modules["pcfed.guarantees.optimum"]
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))

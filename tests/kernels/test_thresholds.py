@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from pcfed import kernels
-from pcfed.sets import Hint, L1Ball, Simplex, compiled, project_l1_balls, project_simplices
-from tests.sets.exact import KINDS, exact_simplex, hard_points, long_l1, use_numpy
+from pcfed.sets import L1Ball, Simplex, WarmStart, compiled, project_l1_balls, project_simplices
+from tests.sets.exact_projections import KINDS, exact_simplex, hard_points, long_l1, use_numpy
 
 pytest.importorskip("numba")
 each_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -120,10 +120,10 @@ def test_memory_layout_changes_no_bit(n, dtype):
 @each_dtype
 def test_out_is_written_to_and_nothing_else_is_needed(dtype):
     x = np.random.default_rng(4).standard_normal(100_000).astype(dtype)
-    ball, hint, out = L1Ball(1_000.0), Hint(), np.empty_like(x)
+    ball, warm_start, out = L1Ball(1_000.0), WarmStart(), np.empty_like(x)
     p = ball.project(x)
     tracemalloc.start()
-    assert ball.project_unchecked(x, out, hint) is out
+    assert ball.project_unchecked(x, out, warm_start) is out
     assert ball.project(x, out=out) is out
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -162,13 +162,13 @@ def test_rows_of_different_radii(dtype):
     totals = rng.uniform(0.01, 1.2, 20) * np.abs(x).sum(axis=1)
     for project, kind in ((project_l1_balls, L1Ball), (project_simplices, Simplex)):
         p = np.stack([kind(float(t)).project(row) for t, row in zip(totals, x, strict=True)])
-        hint = Hint()
+        warm_start = WarmStart()
         for _ in range(3):
-            assert project(x, totals, hint=hint).tobytes() == p.tobytes()
+            assert project(x, totals, warm_start=warm_start).tobytes() == p.tobytes()
         assert project(x, totals[::-1].copy()[::-1]).tobytes() == p.tobytes()
         assert project(np.repeat(x, 2, axis=1)[:, ::2], totals).tobytes() == p.tobytes()
         out = x.copy()
-        assert project(out, totals, out=out, hint=hint) is out
+        assert project(out, totals, out=out, warm_start=warm_start) is out
         assert out.tobytes() == p.tobytes()
         some = np.where(np.arange(20) == 3, 0.0, totals)  # a radius that no kernel takes
         p[3] = 0.0

@@ -43,9 +43,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Comparison]:
     """Comparisons with inactive constraints, of numbers of local steps, and with active budgets."""
     budgets = ("l1(0.5)", "l1(1)", "l1(2)", "l1(100)")
     binding = tiny("binding", constraints=budgets, name=HOSTILE)
-    methods = binding.settings[0].methods
+    methods = binding.settings[0].runs
     renamed = (*methods[:-1], replace(methods[-1], name=HOSTILE))
-    binding = replace(binding, settings=(replace(binding.settings[0], methods=renamed),))
+    binding = replace(binding, settings=(replace(binding.settings[0], runs=renamed),))
     presets = [tiny("mnist"), tiny("local-steps"), binding]
     return run_all(presets, tmp_path_factory.mktemp("results"))
 

@@ -54,7 +54,7 @@ def test_every_object_shows_a_table_of_its_agents(problem):
     shown = ParsedPage(result._repr_html_()).rows
     expected = f"0{last.infeasibility[0]:.4g}{last.distance[0]:.4g}"
     assert any(row.startswith(expected) for row in shown)
-    moved = f"1{certificate.infeasibility[1]:.4g}{certificate.shares[1]:.4g}"
+    moved = f"1{certificate.infeasibility[1]:.4g}{certificate.gap_terms[1]:.4g}"
     assert moved in ParsedPage(certificate._repr_html_()).rows
 
 

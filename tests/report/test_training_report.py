@@ -70,7 +70,7 @@ def test_a_report_has_the_results_of_the_training(pages: dict[str, Path], runs: 
     outcome = runs[1].outcome
     assert outcome is not None
     text = " ".join(page.words)
-    assert f"Their objective is {outcome.objective:.6g}" in text
+    assert f"the models have objective {outcome.objective:.6g}, at most" in text
     for each in outcome.agents:
         row = next(
             row for row in page.rows if row.startswith(each.agent) and each.constraint in row
@@ -213,7 +213,7 @@ def test_errors_are_one_sentence(name: str, folder: Path):
             '{"format": 1, "digest": "", "config": {}, "versions": {}}',
             r"model\.kind is missing",
         ),
-        ("history.jsonl", "{}\n", "must have one record a line"),
+        ("history.jsonl", "{}\n", "must have one record per line"),
         ("outcome.json", "{}", "is not a valid training summary"),
         ("models.npz", "{}", "is not a valid file of trained models"),
     ],

@@ -14,7 +14,6 @@ from pcfed.sets import (
     Affine,
     Box,
     Halfspace,
-    Hint,
     Hyperplane,
     Intersection,
     L1Ball,
@@ -22,9 +21,10 @@ from pcfed.sets import (
     Polyhedron,
     ProjectionError,
     Simplex,
+    WarmStart,
 )
 
-from .exact import ENGINES, KINDS, exact_l1, hard_points
+from .exact_projections import ENGINES, KINDS, exact_l1, hard_points
 
 each_engine = pytest.mark.parametrize("engine", ENGINES)
 
@@ -32,7 +32,7 @@ each_engine = pytest.mark.parametrize("engine", ENGINES)
 @each_engine
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_l1_projection_is_accurate_and_no_hint_changes_it(kind, dtype, engine, monkeypatch):
+def test_l1_projection_is_accurate_and_no_warm_start_changes_it(kind, dtype, engine, monkeypatch):
     ENGINES[engine](monkeypatch)
     rng = np.random.default_rng(0)
     eps = float(np.finfo(dtype).eps)
@@ -47,14 +47,14 @@ def test_l1_projection_is_accurate_and_no_hint_changes_it(kind, dtype, engine, m
             assert np.abs(p - exact_l1(x, radius)).max() <= 8 * eps * np.abs(x).max()
             assert math.fsum(np.abs(p).tolist()) <= radius * (1 + 4 * eps)
             assert ball.project(p).tobytes() == p.tobytes()
-            hint = Hint()
-            for hint.threshold in (0.0, -1.0, 1e300, float(np.abs(p).max()), math.nan):
-                assert ball.project(x, hint=hint).tobytes() == p.tobytes()
+            warm_start = WarmStart()
+            for warm_start.threshold in (0.0, -1.0, 1e300, float(np.abs(p).max()), math.nan):
+                assert ball.project(x, warm_start=warm_start).tobytes() == p.tobytes()
 
 
 @each_engine
 @pytest.mark.parametrize("kind", ["on an entry", "tenths", "last bits"])
-def test_thresholds_that_rounding_cannot_decide_do_not_depend_on_the_hint(
+def test_thresholds_that_rounding_cannot_decide_do_not_depend_on_the_warm_start(
     kind, engine, monkeypatch
 ):
     ENGINES[engine](monkeypatch)
@@ -75,9 +75,9 @@ def test_thresholds_that_rounding_cannot_decide_do_not_depend_on_the_hint(
         p = ball.project(x)
         exact = exact_l1(x, radius)
         assert np.abs(p - exact).max() <= 1e-15 * np.abs(exact).max()
-        hint = Hint()
-        for hint.threshold in (*x, *np.nextafter(x, 0), 0.0):
-            assert ball.project(x, hint=hint).tobytes() == p.tobytes()
+        warm_start = WarmStart()
+        for warm_start.threshold in (*x, *np.nextafter(x, 0), 0.0):
+            assert ball.project(x, warm_start=warm_start).tobytes() == p.tobytes()
 
 
 def test_l1_projection_of_near_ties_in_float32_with_many_entries():
@@ -162,7 +162,9 @@ def test_empty_intersections_are_proved_empty(members):
 
 
 def test_members_that_only_touch_are_reported():
-    with pytest.raises(ProjectionError, match=r"L2Ball and L2Ball are .* hardly meet"):
+    with pytest.raises(
+        ProjectionError, match=r"L2Ball and L2Ball have a distance of .* hardly meet"
+    ):
         Intersection(L2Ball(1.0), L2Ball(1.0, center=[2.0, 0.0])).project([3.0, 3.0])
 
 
@@ -188,7 +190,7 @@ def test_large_intersections_use_their_members():
 
 @pytest.mark.parametrize("far", [1.0, 1e3, 1e8])
 @pytest.mark.parametrize("n", [6, 2000])
-def test_l1_ball_and_bounds_at_once(n, far):
+def test_l1_ball_and_box(n, far):
     """The optimality conditions of the l1 ball within bounds, which need not hold zero."""
     rng = np.random.default_rng(n)
     lower, upper = -rng.uniform(0, 0.3, n), rng.uniform(0, 0.3, n)

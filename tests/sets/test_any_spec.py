@@ -1,4 +1,4 @@
-"""Whatever a specification is, there is a set that projects, or one sentence."""
+"""Any specification gives a set that projects, or an error message of one line."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pcfed.sets import ConvexSet, ProjectionError, parse_set
-from pcfed.sets.parse import KINDS
+from pcfed.sets.parse import sets_by_name
 
-from .registry import CASES
+from .cases import CASES
 
 MANY = settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-LONGEST = 500
-MOST_ENTRIES = 10**5  # beyond that only memory says whether it projects
+NAMES = list(sets_by_name())
+MAX_LENGTH = 500
+MAX_ENTRIES = 10**5  # sets with more may need too much memory
 
 
 def attempt(spec):
-    """Read and project; the only errors are a sentence, or that there is no projection."""
+    """Read a specification and project; errors have messages of one line."""
     try:
         project(parse_set(spec))
         return
@@ -29,22 +30,22 @@ def attempt(spec):
         caught = error
     message = str(caught)
     assert type(caught) is ValueError
-    assert 0 < len(message) <= LONGEST
+    assert 0 < len(message) <= MAX_LENGTH
     assert message.isprintable()
 
 
 def project(found):
-    """Project a point, or be told that there is no projection."""
+    """Project a point, unless there is no projection."""
     assert isinstance(found, ConvexSet)
     n = 4 if found.n is None else found.n
-    if n <= MOST_ENTRIES:
+    if n <= MAX_ENTRIES:
         with suppress(ValueError, ProjectionError):
             assert found.project(np.linspace(-2.0, 3.0, n)).shape == (n,)
 
 
 # -- text -----------------------------------------------------------------------------------------
 
-TEXTS = [str(case.set) for case in CASES] + list(KINDS)
+TEXTS = [str(case.set) for case in CASES] + NAMES
 PIECES = ["", "(", ")", "[", "]", ",", "-", "=", "*", "**", ".", ":", "'", "\n", "\0", "nan", "inf"]
 PIECES += ["None", "True", "1j", "1e999", "set=", "l1(1)", "x" * 999, "9" * 400, "9" * 5000]
 
@@ -89,7 +90,7 @@ LEAVES = st.sampled_from([None, *ODD, *TEXTS]) | st.text(max_size=5)
 
 def nested(inner):
     """Lists and tables."""
-    names = [*KINDS, "radius", "center", "set", "offset", "factor", "a", "A", "b", "0:2", "2:"]
+    names = [*NAMES, "radius", "center", "set", "offset", "factor", "a", "A", "b", "0:2", "2:"]
     return st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(names), inner, max_size=2)
 
 
@@ -103,7 +104,7 @@ def test_any_value(value):
 
 
 @MANY
-@given(st.sampled_from(list(KINDS)), VALUES)
+@given(st.sampled_from(NAMES), VALUES)
 @example("l1", 10**5000)
 def test_any_argument(name, value):
     attempt({name: value})

@@ -10,10 +10,11 @@ from numpy import array
 
 from pcfed import sets
 from pcfed.sets import CustomSet, L1Ball, parse_set
+from pcfed.sets.parse import sets_by_name
 
-from .registry import CASES
+from .cases import CASES, EXAMPLES, set_classes
 
-READABLE = [case for case in CASES if case.name != "custom"]
+READABLE = [case for case in CASES + EXAMPLES if not isinstance(case.set, CustomSet)]
 
 
 @pytest.mark.parametrize("case", READABLE, ids=lambda case: case.name)
@@ -68,9 +69,10 @@ def test_specifications(spec, text):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"l1ba": 85}, r"'l1ba' is not a set; did you mean 'l1'\? Valid names are l1, l2, linf,"),
+        ({"l1ba": 85}, r"'l1ba' is not a set; did you mean 'l1'\? Valid names are affine, blocks,"),
+        ({"L1Bal": 85}, r"'L1Bal' is not a set; did you mean 'L1Ball'\? Valid"),
         ("simplx(1)", "did you mean 'simplex'"),
-        ("qqqq", "'qqqq' is not a set; Valid names are l1"),
+        ("qqqq", "'qqqq' is not a set; Valid names are affine"),
         (85, "got 85; give for example"),
         ({"l1": 1, "l2": 2}, r"one key, the name of a set, got \['l1', 'l2'\]"),
         ({}, "one key"),
@@ -82,7 +84,7 @@ def test_specifications(spec, text):
         ("l1(__import__('os').system('true'))", "is not allowed in a set"),
         ("l1(open('x'))", "'open' is not a set"),
         ("l1((lambda: 1)())", "is not allowed"),
-        ("array([1])", "is no set"),
+        ("array([1])", "is not a set"),
         ({"blocks": 3}, r"blocks must be a mapping of slices or a list of \[start, stop, set\]"),
         ({"blocks": {"a:b": {"l1": 1}}}, "ends of a block must be whole numbers"),
         ({"blocks": [[math.inf, 1, "l1(1)"]]}, "ends of a block must be whole numbers, got inf"),
@@ -93,6 +95,11 @@ def test_specifications(spec, text):
 def test_errors_list_what_is_valid(spec, message):
     with pytest.raises(ValueError, match=message):
         parse_set(spec)
+
+
+def test_files_know_every_set_but_custom_ones():
+    assert {kind for kind in set_classes() if kind.spec_name is None} == {CustomSet}
+    assert set(sets_by_name().values()) == {*set_classes()} - {CustomSet}
 
 
 def test_custom_sets_print_their_function_and_name():

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pcfed.sets import Hint, UnboundedError
+from pcfed.sets import CustomSet, UnboundedError, WarmStart, WholeSpace
 
-from .registry import CASES, IDS, Case
+from .cases import CASES, EXAMPLES, IDS, Case, set_classes
 
-each_set = pytest.mark.parametrize("case", CASES, ids=IDS)
+each_set = pytest.mark.parametrize("case", CASES + EXAMPLES, ids=lambda case: case.name)
 property_test = settings(
     deadline=None,
     derandomize=True,
@@ -39,6 +39,11 @@ def points(draw, n, scale=SCALE, dtype=DTYPE):
     return (draw(scale) * np.array(entries)).astype(draw(dtype))
 
 
+def test_every_set_has_an_example_of_itself():
+    assert [type(case.set) for case in EXAMPLES] == set_classes()
+    assert len(EXAMPLES) >= 21
+
+
 def rounding(*arrays):
     """Return what may be lost by rounding at the scale of some points."""
     eps = max(np.finfo(a.dtype).eps for a in arrays)
@@ -48,7 +53,7 @@ def rounding(*arrays):
 @each_set
 @given(data=st.data())
 @property_test
-def test_projection_is_feasible_stays_and_keeps_its_dtype(case: Case, data):
+def test_projection_is_feasible_idempotent_and_keeps_its_dtype(case: Case, data):
     x = data.draw(points(case.n))
     p = case.set.project(x)
     assert p.dtype == x.dtype
@@ -96,7 +101,7 @@ def test_distance_is_the_length_of_the_projection(case: Case, data):
 @each_set
 @given(data=st.data())
 @property_test
-def test_rows_out_and_hint_change_no_bit(case: Case, data):
+def test_rows_out_and_warm_start_change_no_bit(case: Case, data):
     dtype = st.just(data.draw(DTYPE))
     x = np.stack([data.draw(points(case.n, dtype=dtype)) for _ in range(3)])
     before = x.copy()
@@ -104,10 +109,10 @@ def test_rows_out_and_hint_change_no_bit(case: Case, data):
     assert case.set.project(x).tobytes() == single.tobytes()
     assert x.tobytes() == before.tobytes()
     assert case.set.project_unchecked(x).tobytes() == single.tobytes()
-    hint = Hint()
-    for row, p in zip(x, single, strict=True):  # the hint of another point
-        assert case.set.project(row, hint=hint).tobytes() == p.tobytes()
-    assert case.set.project(x, hint=hint).tobytes() == single.tobytes()
+    warm_start = WarmStart()
+    for row, p in zip(x, single, strict=True):  # the warm start of another point
+        assert case.set.project(row, warm_start=warm_start).tobytes() == p.tobytes()
+    assert case.set.project(x, warm_start=warm_start).tobytes() == single.tobytes()
     strided = np.repeat(x, 2, axis=1)[:, ::2]
     assert case.set.project(strided).tobytes() == single.tobytes()
     assert case.set.project(x, out=x) is x
@@ -146,7 +151,7 @@ def test_points_just_outside_are_outside(case: Case):
         gap = np.linalg.norm(x - p)
         if gap > 1e-3:
             assert not case.set.contains(p + (1e-5 / gap) * (x - p))
-    assert case.name == "whole" or gap > 0 or case.set.distance(-x) > 0
+    assert isinstance(case.set, WholeSpace) or gap > 0 or case.set.distance(-x) > 0
 
 
 @each_set
@@ -168,7 +173,7 @@ def test_unchecked_projection_of_nan_ends(case: Case, dtype):
         try:
             p = case.set.project_unchecked(x)
         except ArithmeticError:
-            assert not case.closed_form or case.name == "custom"
+            assert not case.closed_form or isinstance(case.set, CustomSet)
         else:
             assert p.shape == x.shape
 
@@ -182,7 +187,7 @@ def reference(case: Case, x):
     return v.value
 
 
-@each_set
+@pytest.mark.parametrize("case", CASES, ids=IDS)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 def test_projection_agrees_with_cvxpy(case: Case):
     rng = np.random.default_rng(1)

@@ -172,7 +172,7 @@ def test_a_team_in_another_order_than_the_roster_keeps_to_its_own_rows(algorithm
 
 def test_one_projection_that_fails_does_not_spoil_the_team():
     class Broken(L2Ball):
-        def _project(self, x, hint):
+        def _project(self, x, warm_start):
             if np.abs(x).max() > 0:
                 raise ProjectionError("it is broken")
             return x

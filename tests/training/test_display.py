@@ -67,9 +67,9 @@ def test_the_table_at_the_end():
     assert "[red]" in text
     assert "alone" not in text.splitlines()[1]  # no agent has such a score
     assert "own, average, alone: accuracy on held-out rows" in text
-    assert certificate(outcome).endswith("is at most 0.005 above the best (1 %).")
+    assert certificate(outcome).endswith("at most 0.005 (1 %) above the optimum.")
     open_ended = Outcome("finished", 9, "accuracy", rows, 0.5, None, None, "no bound")
-    assert certificate(open_ended) == "No certificate: no bound"
+    assert certificate(open_ended) == "No certificate: no bound."
 
 
 def test_a_terminal_shows_the_loss_the_time_left_and_agents_outside_their_sets(tmp_path):

@@ -15,7 +15,7 @@ from pcfed.kernels.arguments import BatchSource
 from pcfed.losses.stack import Stack, own_source
 from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, Rows
-from pcfed.sets import Hint, SetRows
+from pcfed.sets import SetRows, WarmStart
 
 MAX_LISTED_ROWS = 2**20
 """Row numbers of all batches of an agent in a round, above which they are not all listed at once."""
@@ -39,7 +39,7 @@ class LocalContext:
         How each agent draws its batches.
     seed, index : int
         Seed of the run and index of the round; with the position they select the random stream.
-    hints : sequence of Hint, optional
+    warm_starts : sequence of WarmStart, optional
         Where each agent's projections start.
     stack : Stack, optional
         The losses of the whole roster, which computes gradients of several agents in one call.
@@ -56,7 +56,7 @@ class LocalContext:
         *,
         seed: int,
         index: int,
-        hints: Sequence[Hint] | None = None,
+        warm_starts: Sequence[WarmStart] | None = None,
         stack: Stack | None = None,
         workspace: Workspace | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class LocalContext:
         self.steps = steps
         self.batches = tuple(batches)
         self._seed, self._index = seed, index
-        self.sets = SetRows([agent.feasible_set for agent in self.agents], hints)
+        self.sets = SetRows([agent.feasible_set for agent in self.agents], warm_starts)
         self._stack = stack
         self._workspace = Workspace() if workspace is None else workspace
         self._steps_taken = 0

@@ -93,5 +93,5 @@ def _descend_compiled(
             return False
     context.release(vectors)
     if projects:
-        context.sets.remember(sets.thresholds)
+        context.sets.store_thresholds(sets.thresholds)
     return True

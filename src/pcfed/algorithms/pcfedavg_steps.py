@@ -171,5 +171,5 @@ def _steps_compiled(
         if not steps(start, corrections, factors, source, sets.take(part), scratch):
             return False
     context.release(vectors)
-    context.sets.remember(sets.thresholds)
+    context.sets.store_thresholds(sets.thresholds)
     return True

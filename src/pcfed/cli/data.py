@@ -1,4 +1,4 @@
-"""``pcfed data``: which data sets there are, fetch them, where they are."""
+"""``pcfed data``: list and download data sets, and print where they are."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from rich.table import Table
 from pcfed import data
 from pcfed.cli.app import DataDir, app, console
 
-data_app = typer.Typer(help="Data sets: which there are, fetch them, where they are.")
+data_app = typer.Typer(help="List and download data sets, and print where they are.")
 app.add_typer(data_app, name="data", no_args_is_help=True)
 
 
 @data_app.command("list")
 def list_data(data_dir: DataDir = None) -> None:
-    """Show which data sets there are, and which are here already."""
-    table = Table("name", "here", "folder", "megabytes")
+    """List the data sets, and whether they are on this machine."""
+    table = Table("name", "downloaded", "folder", "megabytes")
     for name in data.available():
         status = data.status(name, data_dir=data_dir)
         folder = "comes with scikit-learn" if status.folder is None else str(status.folder)
-        here = "yes" if status.ready else "no"
-        table.add_row(name, here, folder, f"{status.size / 1e6:.1f}" if status.size else "")
+        ready = "yes" if status.ready else "no"
+        table.add_row(name, ready, folder, f"{status.size / 1e6:.1f}" if status.size else "")
     console.print(table)
 
 
 @data_app.command("fetch")
 def fetch_data(
-    names: Annotated[list[str], typer.Argument(help="Data sets to fetch.")],
+    names: Annotated[list[str], typer.Argument(help="Data sets to download.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Fetch data sets, checked against their checksums."""
+    """Download data sets and verify their checksums."""
     for name in names:
         folder = data.fetch(name, data_dir=data_dir)
         console.print(f"{name}: {folder or 'comes with scikit-learn'}", highlight=False)
@@ -39,8 +39,8 @@ def fetch_data(
 
 @data_app.command("path")
 def path_of_data(
-    name: Annotated[str | None, typer.Argument(help="A data set; else the cache.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A data set; by default the cache.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print the folder of a data set, whether it is there yet or not."""
+    """Print the folder of a data set, which need not exist yet."""
     print(data.path(name, data_dir=data_dir) or "comes with scikit-learn")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from pcfed.cli.app import errors
+from pcfed.guarantees import gap_sentence
 from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Record
 from pcfed.training.outcome import Outcome
@@ -112,14 +112,8 @@ def agent_table(outcome: Outcome) -> Table:
 
 
 def certificate(outcome: Outcome) -> str:
-    """Return how far the models can be from the optimum, as a sentence."""
-    if outcome.gap is None or outcome.objective is None:
-        return f"No certificate: {outcome.reason}"
-    share = math.inf if outcome.relative_gap is None else outcome.relative_gap
-    return (
-        f"Made feasible, the models have the objective {outcome.objective:.6g}, which is at most "
-        f"{outcome.gap:.3g} above the best ({100 * share:.2g} %)."
-    )
+    """Return the certificate of the models as one sentence."""
+    return gap_sentence(outcome.objective, outcome.gap, outcome.reason)
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -1,4 +1,4 @@
-"""``pcfed bounds`` and ``pcfed certify``: what is promised, and what is reached."""
+"""``pcfed bounds`` and ``pcfed certify``: the bounds of the theorem, and certificates of runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from pcfed import guarantees
 from pcfed.algorithms import PCFedAvg
 from pcfed.cli.app import DataDir, app, console, errors, say
 from pcfed.experiments.claims import coverage
-from pcfed.experiments.presets import NAMES, load_preset
+from pcfed.experiments.presets import NAMES, RunSpec, Setting, load_preset
 from pcfed.experiments.runner import build_problem, problem_of_run
+from pcfed.problem import Problem
 from pcfed.simulation.result import Result
 
 
@@ -25,41 +26,28 @@ def bounds(
     name: Annotated[
         str, typer.Argument(help=f"An experiment, of {', '.join(NAMES)}, or a .toml file.")
     ],
-    epsilon: Annotated[float, typer.Option(help="The accuracy to count rounds for.")] = 0.1,
+    epsilon: Annotated[
+        float, typer.Option(help="The accuracy for which rounds are computed.")
+    ] = 0.1,
     tolerance: Annotated[
         float,
-        typer.Option(help="For the certified gap and the gradient of the optima that are needed."),
+        typer.Option(help="Tolerance of the gap and the gradient in the search for the optima."),
     ] = 1e-3,
     quick: Annotated[bool, typer.Option("--quick", help="On small data (digits).")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Compute what the theorem promises for an experiment, and whether it covers its step.
+    """Compute the bounds of the theorem for an experiment, and whether it covers its step.
 
-    The constants and bounds are those of the run that the theorem speaks of: penalty √R and the
-    largest step that it admits, with the experiment's data, rounds, local steps and batches.
+    The theorem needs penalty √R and a small enough step, so the constants and bounds are for a run
+    with these, and with the experiment's data, rounds, local steps and batches.
     """
     preset = load_preset(name).quick() if quick else load_preset(name)
     for setting in preset.settings:
-        method = next(m for m in setting.methods if isinstance(m.algorithm, PCFedAvg))
+        spec = next(run for run in setting.runs if isinstance(run.algorithm, PCFedAvg))
         problem = build_problem(setting, 0, data_dir)
         console.rule(f"{preset.title}, {setting.name}", align="left")
-        say(coverage(problem, setting, method))
-        penalty = math.sqrt(setting.rounds)
-        errors.print("Looking for the constrained and the penalised optimum …")
-        find = partial(
-            guarantees.optimum, problem, tolerance=tolerance, iterations=400, progress=True
-        )
-        with threadpool_limits(1):  # two threads on a busy machine are slower than one, by far
-            best = find()
-            penalised = find(penalty=penalty, x0=best.models)
-        known = guarantees.constants(
-            problem,
-            penalty=penalty,
-            local_steps=method.local_steps,
-            batch=setting.batch,
-            constrained=best,
-            penalised=penalised,
-        )
+        say(coverage(problem, setting, spec))
+        known = _constants(problem, setting, spec, tolerance)
         say(str(known))
         say(str(guarantees.bounds(known, rounds=setting.rounds)))
         needed = guarantees.rounds_for(epsilon, known)
@@ -67,6 +55,26 @@ def bounds(
             f"Rounds for ε = {epsilon:g}: {needed.upper:,} for f − f* ≤ ε, {needed.lower:,} for "
             f"f − f* ≥ −ε, {needed.infeasibility:,} for squared distances ≤ ε."
         )
+
+
+def _constants(
+    problem: Problem, setting: Setting, spec: RunSpec, tolerance: float
+) -> guarantees.Constants:
+    """Return the constants of a run with penalty √R, for which both optima are needed."""
+    penalty = math.sqrt(setting.rounds)
+    errors.print("Computing the constrained and the penalised optimum …")
+    find = partial(guarantees.optimum, problem, tolerance=tolerance, iterations=400, progress=True)
+    with threadpool_limits(1):  # on a busy machine two threads are much slower than one
+        best = find()
+        penalised = find(penalty=penalty, x0=best.models)
+    return guarantees.constants(
+        problem,
+        penalty=penalty,
+        local_steps=spec.local_steps,
+        batch=setting.batch,
+        constrained=best,
+        penalised=penalised,
+    )
 
 
 @app.command("certify")
@@ -79,14 +87,9 @@ def certify_run(
         raise ValueError(f"certify: there is no file {run}; give a run such as results/runs/….npz.")
     problem = problem_of_run(run, data_dir)
     certificate = guarantees.certify(problem, Result.load(run))
-    table = Table("agent", "set", "moved to be feasible", "share of the gap")
+    table = Table("agent", "set", "distance from its set", "term of the gap")
     for i, agent in enumerate(problem.agents):
-        moved, share = certificate.infeasibility[i], certificate.shares[i]
-        table.add_row(problem.names[i], repr(agent.constraint), f"{moved:.3g}", f"{share:.3g}")
+        distance, term = certificate.infeasibility[i], certificate.gap_terms[i]
+        table.add_row(problem.names[i], repr(agent.constraint), f"{distance:.3g}", f"{term:.3g}")
     console.print(table)
-    say(f"Objective of the feasible models: {certificate.objective:.6g}")
-    if certificate.gap is None or certificate.reason is not None:
-        say(f"No finite gap: {certificate.reason}")
-    else:
-        share = certificate.gap / certificate.objective
-        say(f"At most {certificate.gap:.3g} above the optimum ({100 * share:.2g} %).")
+    say(certificate.sentence)

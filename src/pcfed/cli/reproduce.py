@@ -1,10 +1,10 @@
-"""``pcfed reproduce``: the paper's experiments and ours."""
+"""``pcfed reproduce``: run the paper's experiments and ours."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +16,8 @@ from rich.table import Table
 
 from pcfed import data
 from pcfed.cli.app import DataDir, app, console, errors
-from pcfed.experiments.claims import claims
-from pcfed.experiments.exact import CASES, EXACT, METHODS, Course, measure_exact
+from pcfed.experiments.claims import Claim, claims
+from pcfed.experiments.exact import CASES, ENTRIES, EXACT, GapHistory, run_exact
 from pcfed.experiments.exact import QUICK as QUICK_CASES
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.presets import NAMES, PARTITIONS, Preset, load_preset
@@ -33,114 +33,122 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...",
-            help=f"Experiments, of {', '.join((*NAMES, RATES, EXACT))}; without any, "
-            f"all but {EXACT}.",
+            help=f"Experiments, of {', '.join((*NAMES, RATES, EXACT))}; by default all but "
+            f"{EXACT}.",
         ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="In a minute: small data (digits), fewer rounds.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per method: mean and spread.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per run: mean and spread.")] = 3,
     partition: Annotated[
         str | None,
-        typer.Option(help=f"Share the data out in another way: {', '.join(PARTITIONS)}."),
+        typer.Option(help=f"Another partition of the data: {', '.join(PARTITIONS)}."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Directory of runs, figures and report.")] = Path(
         "results"
     ),
     data_dir: DataDir = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of parallel runs.")] = 2,
 ) -> None:
     """Run the paper's experiments and ours; write figures, tables and a report.
 
-    Stop it with Ctrl-C at any time: the same command goes on where it was, and finished runs are
-    not run again.
+    Ctrl-C stops it at any time. Rerun the command to resume; finished runs are kept.
     """
     chosen = names or [*NAMES, RATES]
     presets = [_preset(name, quick, partition) for name in chosen if name not in (RATES, EXACT)]
     sizes = (QUICK if quick else ROUNDS) if RATES in chosen else ()
     cases = (QUICK_CASES if quick else CASES) if EXACT in chosen else ()
     todo = jobs(presets, seeds)
-    began = time.perf_counter()
-    wanted = [job.setting.data for job in todo] + [case.data for case in cases if case.data]
-    for name in dict.fromkeys(wanted):
+    start = time.perf_counter()
+    needed = [job.setting.data for job in todo] + [case.data for case in cases if case.data]
+    for name in dict.fromkeys(needed):
         data.fetch(name, data_dir=data_dir)
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
-    total += sum(case.others for case in cases) * len(METHODS)
-    with _progress(total) as progress:
-        run_jobs(todo, out, data_dir=data_dir, workers=workers, tick=progress.job)
-        rates = (
-            measure_rates(out, rounds=sizes, seeds=seeds, workers=workers, tick=progress.rates)
-            if sizes
-            else None
-        )
-        race = (
-            measure_exact(out, cases=cases, data_dir=data_dir, workers=workers, tick=progress.exact)
-            if cases
-            else None
-        )
+    total += sum(case.baseline_rounds for case in cases) * len(ENTRIES)
+    with _progress_bar(total) as bar:
+        run_jobs(todo, out, data_dir=data_dir, on_progress=bar.job, workers=workers)
+        rates = exact = None
+        if sizes:
+            rates = measure_rates(
+                out, rounds=sizes, seeds=seeds, on_progress=bar.rates, workers=workers
+            )
+        if cases:
+            exact = run_exact(
+                out, cases=cases, data_dir=data_dir, on_progress=bar.exact, workers=workers
+            )
     finished = comparisons(presets, results(todo, out))
-    figures = write_figures(finished, out / "figures", rates, race)
+    figures = write_figures(finished, out / "figures", rates, exact)
     report = out / "report.html"
-    facts = {
-        "pcfed": version("pcfed"),
-        "Python": platform.python_version(),
-        "NumPy": version("numpy"),
-        "seeds": str(seeds),
-        "runs": str(len(distinct(todo))),
-        "seconds (this call)": f"{time.perf_counter() - began:.0f}",
-    }
-    write_report(finished, report, data_dir=data_dir, facts=facts, rates=rates, race=race)
-    table = Table("", "experiment", "claim", "measured", title="Does it hold?")
-    marks = {"holds": "[green]✓[/]", "holds, but": "[yellow]≈[/]", "does not hold": "[red]✗[/]"}
-    for claim in claims(finished, rates, race):
-        table.add_row(marks[claim.verdict], claim.where, claim.claim, claim.measured)
-    console.print(table)
+    facts = _facts(seeds, len(distinct(todo)), time.perf_counter() - start)
+    write_report(finished, report, data_dir=data_dir, facts=facts, rates=rates, race=exact)
+    _print_claims(claims(finished, rates, exact))
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
 
 
 def _preset(name: str, quick: bool, partition: str | None) -> Preset:
-    """Return a preset as the options want it."""
+    """Return a preset, changed by the options."""
     preset = load_preset(name, others=(RATES, EXACT))
     if partition is not None:
         preset = preset.partitioned(partition)
     return preset.quick() if quick else preset
 
 
+def _facts(seeds: int, runs: int, seconds: float) -> dict[str, str]:
+    """Return the versions and numbers at the top of the report."""
+    return {
+        "pcfed": version("pcfed"),
+        "Python": platform.python_version(),
+        "NumPy": version("numpy"),
+        "seeds": str(seeds),
+        "runs": str(runs),
+        "seconds (this call)": f"{seconds:.0f}",
+    }
+
+
+def _print_claims(found: Sequence[Claim]) -> None:
+    """Print a table of the claims and whether they hold."""
+    table = Table("", "experiment", "claim", "measured", title="Does it hold?")
+    marks = {"holds": "[green]✓[/]", "holds, but": "[yellow]≈[/]", "does not hold": "[red]✗[/]"}
+    for claim in found:
+        table.add_row(marks[claim.verdict], claim.where, claim.claim, claim.measured)
+    console.print(table)
+
+
 RATE_WEIGHT = 100
-"""A round of the rates is so much quicker than one of the experiments, for the progress bar."""
+"""Rounds of the rates experiment that take as long as one round of the others."""
 
 
-class _Tick:
-    """Moves the progress bar when a run has done some rounds."""
+class _ProgressBar:
+    """The progress bar over the rounds of all runs."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self.progress = progress
         self.task = progress.add_task("starting", total=total)
 
     def job(self, job: Job, rounds: int) -> None:
-        """Note that a job has done some rounds."""
-        what = f"{job.preset}: {job.setting.name}, {job.method.name}, seed {job.seed}"
-        self.progress.update(self.task, advance=rounds, description=what)
+        """Advance by some rounds of a job."""
+        text = f"{job.preset}: {job.setting.name}, {job.spec.name}, seed {job.seed}"
+        self.progress.update(self.task, advance=rounds, description=text)
 
     def rates(self, rounds: int) -> None:
-        """Note that a run of the rates is done."""
-        what = f"{RATES}: {rounds:,} rounds"
-        self.progress.update(self.task, advance=rounds / RATE_WEIGHT, description=what)
+        """Advance by a run of the rates experiment."""
+        text = f"{RATES}: {rounds:,} rounds"
+        self.progress.update(self.task, advance=rounds / RATE_WEIGHT, description=text)
 
-    def exact(self, course: Course) -> None:
-        """Note that a run of the comparison with exact PC-FedAvg is done."""
-        what = f"{EXACT}: {course.case.title}, {course.method}"
-        self.progress.update(self.task, advance=course.case.others, description=what)
+    def exact(self, run: GapHistory) -> None:
+        """Advance by a run of the exact experiment."""
+        text = f"{EXACT}: {run.case.title}, {run.name}"
+        self.progress.update(self.task, advance=run.case.baseline_rounds, description=text)
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[_Tick]:
-    """Show a bar over the rounds of everything; say how to go on if it is interrupted."""
+def _progress_bar(total: int) -> Iterator[_ProgressBar]:
+    """Show a bar over the rounds of all runs; an interruption ends the command with a sentence."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
     try:
         with Progress(*columns, TextColumn("{task.description}"), console=errors) as progress:
-            yield _Tick(progress, total)
+            yield _ProgressBar(progress, total)
     except KeyboardInterrupt:
-        errors.print("Stopped. Finished runs are kept: the same command goes on from here.")
+        errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
         raise typer.Exit(130) from None

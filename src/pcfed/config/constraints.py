@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pcfed.arrays import Array
-from pcfed.sets import ConvexSet, Hint, parse_set
+from pcfed.sets import ConvexSet, WarmStart, parse_set
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,7 +27,7 @@ class LayerSets(ConvexSet):
     def _check_length(self, where: str, n: int) -> None:
         raise self._needs_module()
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         raise self._needs_module()
 
     def _needs_module(self) -> ValueError:

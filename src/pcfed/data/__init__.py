@@ -1,12 +1,13 @@
-"""Data sets and where their bytes come from; partitions of samples among agents.
+"""Data sets, and partitions of their samples among agents.
 
-A data set arrives from a directory that you name, our cache, the package registries, or its public
-home, in this order. Nothing of this is trusted: every file is compared with its checksum.
+The files of a data set are looked for in a directory of the user, in the cache, in package
+registries and on public websites, in this order. None of these is trusted: every file is compared
+with its checksum.
 """
 
 from pcfed.data.datasets import (
     Dataset,
-    Status,
+    DatasetStatus,
     available,
     cifar10,
     digits,
@@ -16,18 +17,18 @@ from pcfed.data.datasets import (
     path,
     status,
 )
-from pcfed.data.originals import DataError
-from pcfed.data.partitions import by_classes, counts, dirichlet, iid, label_sorted, unequal
-from pcfed.data.pictures import picture, show
+from pcfed.data.partitions import by_classes, class_counts, dirichlet, iid, label_sorted, unequal
+from pcfed.data.plots import plot_image, plot_partition
+from pcfed.data.verified_file import DataError
 
 __all__ = [
     "DataError",
     "Dataset",
-    "Status",
+    "DatasetStatus",
     "available",
     "by_classes",
     "cifar10",
-    "counts",
+    "class_counts",
     "digits",
     "dirichlet",
     "fetch",
@@ -36,8 +37,8 @@ __all__ = [
     "load",
     "mnist",
     "path",
-    "picture",
-    "show",
+    "plot_image",
+    "plot_partition",
     "status",
     "unequal",
 ]

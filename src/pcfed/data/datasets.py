@@ -1,6 +1,6 @@
 """Data sets of images: MNIST, CIFAR-10, and the small digits of scikit-learn.
 
-Features are the pixels as bytes, one image a row; ``scale`` brings them to [0, 1].
+Features are the pixels as bytes, one image per row; multiplied by ``scale`` they are in [0, 1].
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.data import catalog
-from pcfed.data.catalog import Originals
-from pcfed.data.originals import DataError, optional
+from pcfed.data.catalog import CatalogEntry
 from pcfed.data.sources import Progress
-from pcfed.data.store import Contents, cache_directory, obtain, search, user_directory
+from pcfed.data.store import Contents, cache_directory, find_files, obtain, user_directory
+from pcfed.data.verified_file import DataError, import_optional
 from pcfed.validation import positive
 
 Bytes = NDArray[np.uint8]
@@ -39,15 +39,15 @@ class Dataset:
     Parameters
     ----------
     name : str
-        What it is called.
+        Its name.
     train_images, test_images : array of uint8, images × pixels
-        One image a row, in the order of ``image_shape``.
+        One image per row, in the order of ``image_shape``.
     train_labels, test_labels : array of uint8
-        One label in 0..classes-1 for each image.
+        One label in 0..classes−1 for each image.
     image_shape : tuple of int
-        The shape of a picture: rows, columns and, if there are colours, red, green and blue last.
+        The shape of an image: rows, columns and, if there are colours, three channels.
     class_names : tuple of str
-        What the labels stand for.
+        The names of the labels.
     scale : float
         The factor that brings pixels to [0, 1].
 
@@ -70,7 +70,9 @@ class Dataset:
         positive("Dataset: scale", self.scale)
         pixels = int(np.prod(self.image_shape))
         for part in ("train", "test"):
-            images, labels = (_locked(self, f"{part}_{what}") for what in ("images", "labels"))
+            images, labels = (
+                _read_only_field(self, f"{part}_{what}") for what in ("images", "labels")
+            )
             if images.ndim != 2 or images.shape[1] != pixels:
                 raise ValueError(
                     f"Dataset: {part}_images must be images × {pixels} for image_shape "
@@ -103,8 +105,8 @@ class Dataset:
         return f"Dataset({self.name!r}, {sizes}, shape {self.image_shape}, {self.classes} classes)"
 
 
-def _locked(dataset: Dataset, field: str) -> Bytes:
-    """Make a field C-contiguous and read-only; an array that someone could change is copied."""
+def _read_only_field(dataset: Dataset, field: str) -> Bytes:
+    """Make a field C-contiguous and read-only; writeable arrays are copied."""
     array: Bytes = getattr(dataset, field)
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
         kind = getattr(array, "dtype", type(array).__name__)
@@ -119,14 +121,14 @@ def digits() -> Dataset:
     """Return scikit-learn's 1,797 handwritten digits of 8 × 8 pixels, which need no download.
 
     Pixels are 0..16. Every fifth image of each class is in the test part, so the split is always
-    the same and has all classes in equal shares.
+    the same and has all classes in equal proportions.
 
     Examples
     --------
     >>> digits()
     Dataset('digits', 1442 + 355 images, shape (8, 8), 10 classes)
     """
-    bunch = optional("sklearn.datasets").load_digits()
+    bunch = import_optional("sklearn.datasets").load_digits()
     images, labels = bunch.data.astype(np.uint8), bunch.target.astype(np.uint8)
     test = np.zeros(len(labels), dtype=bool)
     for label in range(10):
@@ -141,23 +143,23 @@ def mnist(
     cache_dir: PathLike | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Return MNIST: 60,000 + 10,000 grey images of 28 × 28 pixels, 0 is black paper.
+    """Return MNIST: 60,000 + 10,000 grey images of 28 × 28 pixels.
 
     Parameters
     ----------
     data_dir : path, optional
-        A directory of yours with the files, by default what ``PCFED_DATA`` names. Files that are
-        not there come from the cache, or are fetched and kept in it.
+        A directory with the files, by default the value of ``PCFED_DATA``. If files are missing
+        there, those in the cache are used, and downloaded first if necessary.
     cache_dir : path, optional
-        The cache, by default that of the operating system for you and pcfed.
+        The cache, by default pcfed's directory in the cache of the operating system.
     progress : callable, optional
-        Called while fetching with what is fetched, the bytes so far and those expected; by default
+        Called during downloads with a name, the bytes received and the bytes expected; by default
         there is a line on the terminal.
 
     Raises
     ------
     DataError
-        If the files can't be had; the message says which files to put where.
+        If the files are not available; the message says which files to put where.
 
     References
     ----------
@@ -174,7 +176,7 @@ def cifar10(
 ) -> Dataset:
     """Return CIFAR-10: 50,000 + 10,000 colour images of 32 × 32 pixels.
 
-    The 3,072 features of an image are in the order of a picture: row, column, colour. (The original
+    The 3,072 features of an image are in the order row, column, colour. (The original
     files have the colours first; ``image(i).transpose(2, 0, 1)`` is that order.)
 
     Parameters
@@ -185,7 +187,7 @@ def cifar10(
     Raises
     ------
     DataError
-        If the files can't be had; the message says which files to put where.
+        If the files are not available; the message says which files to put where.
 
     References
     ----------
@@ -202,10 +204,10 @@ def load(
     progress: Progress | None = None,
 ) -> Dataset:
     """Return the data set of that name, one of :func:`available`; see :func:`mnist`."""
-    originals = _originals("load", name)
-    if originals is None:
+    entry = _catalog_entry("load", name)
+    if entry is None:
         return digits()
-    _, contents = obtain(originals, data_dir=data_dir, cache_dir=cache_dir, progress=progress)
+    _, contents = obtain(entry, data_dir=data_dir, cache_dir=cache_dir, progress=progress)
     return _PARSERS[name](contents)
 
 
@@ -216,15 +218,15 @@ def fetch(
     cache_dir: PathLike | None = None,
     progress: Progress | None = None,
 ) -> Path | None:
-    """Make sure that the verified files of a data set are here, and return their folder.
+    """Download a data set unless it is here already, and return the folder of its files.
 
-    What is in ``data_dir`` is used, not changed; what is fetched goes to the cache. The result is
-    None for ``"digits"``, which comes with scikit-learn. See :func:`mnist` for the arguments.
+    Files in ``data_dir`` are used and not changed; downloads go to the cache. The result is None
+    for ``"digits"``, which comes with scikit-learn. See :func:`mnist` for the arguments.
     """
-    originals = _originals("fetch", name)
-    if originals is None:
+    entry = _catalog_entry("fetch", name)
+    if entry is None:
         return None
-    return obtain(originals, data_dir=data_dir, cache_dir=cache_dir, progress=progress)[0]
+    return obtain(entry, data_dir=data_dir, cache_dir=cache_dir, progress=progress)[0]
 
 
 def available() -> tuple[str, ...]:
@@ -239,21 +241,21 @@ def available() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Status:
-    """What there is of a data set on this machine.
+class DatasetStatus:
+    """Which files of a data set are on this machine.
 
     Parameters
     ----------
     name : str
         The data set.
     ready : bool
-        Whether it can be loaded without fetching anything.
+        Whether it can be loaded without a download.
     folder : Path or None
-        Where its files are, or would be put; None for ``"digits"``.
+        The folder of its files, which need not exist yet; None for ``"digits"``.
     missing, damaged : tuple of str
-        The files that have to be fetched, and the paths of those with a wrong checksum.
+        The files that must be downloaded, and the paths of those with a wrong checksum.
     size : int
-        The bytes that are there.
+        Total size of the files that are here, in bytes.
     """
 
     name: str
@@ -266,27 +268,27 @@ class Status:
 
 def status(
     name: str, *, data_dir: PathLike | None = None, cache_dir: PathLike | None = None
-) -> Status:
-    """Look what there is of a data set, with all checksums, and fetch nothing.
+) -> DatasetStatus:
+    """Return which files of a data set are here, verified, without a download.
 
     Examples
     --------
     >>> status("digits").ready
     True
     """
-    originals = _originals("status", name)
-    if originals is None:
-        return Status(name, True, None, (), (), 0)
+    entry = _catalog_entry("status", name)
+    if entry is None:
+        return DatasetStatus(name, True, None, (), (), 0)
     user = user_directory(name, data_dir)
     folder, found = user, None
     if user is not None:
-        found = search(originals, user)
-    if found is None or (found.missing(originals) and not found.damaged):
+        found = find_files(entry, user)
+    if found is None or (found.missing(entry) and not found.damaged):
         folder = cache_directory(cache_dir) / name
-        found = search(originals, folder)
-    missing = tuple(file.name for file in found.missing(originals))
+        found = find_files(entry, folder)
+    missing = tuple(file.name for file in found.missing(entry))
     size = sum(len(content) for content in found.contents.values())
-    return Status(name, not missing, folder, missing, tuple(found.damaged), size)
+    return DatasetStatus(name, not missing, folder, missing, tuple(found.damaged), size)
 
 
 def path(
@@ -295,7 +297,7 @@ def path(
     data_dir: PathLike | None = None,
     cache_dir: PathLike | None = None,
 ) -> Path | None:
-    """Return the folder of a data set, whether it is there yet or not; without a name, the cache.
+    """Return the folder of a data set, which need not exist yet; without a name, the cache.
 
     The result is None for ``"digits"``, which comes with scikit-learn.
     """
@@ -304,8 +306,8 @@ def path(
     return status(name, data_dir=data_dir, cache_dir=cache_dir).folder
 
 
-def _originals(where: str, name: str) -> Originals | None:
-    """Return the files of a data set, or None for the one that has none."""
+def _catalog_entry(where: str, name: str) -> CatalogEntry | None:
+    """Return the catalog entry of a data set; None for "digits", which needs no files."""
     if name not in available():
         raise ValueError(f"{where}: name must be one of {', '.join(available())}, got {name!r}.")
     return {"mnist": catalog.MNIST, "cifar10": catalog.CIFAR10}.get(name)
@@ -322,7 +324,7 @@ def _mnist(contents: Contents) -> Dataset:
 
 
 def _idx(content: bytes, ndim: int) -> Bytes:
-    """Return the bytes of an IDX file, packed or not, with all dimensions but the first flat."""
+    """Return the contents of an IDX file, compressed or not, flattened to one row per item."""
     plain = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     shape = tuple(np.frombuffer(plain, ">i4", ndim, 4).tolist())
     if plain[:4] != bytes([0, 0, 8, ndim]):

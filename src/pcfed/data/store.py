@@ -1,7 +1,7 @@
-"""Finding the files of a data set: the user's directory, our cache, then the sources in order.
+"""Finding the files of a data set: in the user's directory, in the cache, then in the sources.
 
-Every byte is checked when it is read. A damaged file in the user's directory is reported and left
-alone; one in our own cache is fetched again.
+Every file is verified when it is read. A damaged file in the user's directory is reported and not
+changed; one in the cache is downloaded again.
 """
 
 from __future__ import annotations
@@ -12,36 +12,38 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pcfed.data.catalog import Originals
-from pcfed.data.fetch_progress import terminal
-from pcfed.data.originals import DataError, File, optional, read_at_most
-from pcfed.data.sources import Progress, Source, Unreachable
+from pcfed.data.catalog import CatalogEntry
+from pcfed.data.download_progress import progress_on_terminal
+from pcfed.data.sources import Progress, Source, SourceUnavailable
+from pcfed.data.verified_file import DataError, File, import_optional, read_at_most
 from pcfed.storage.atomic import write_atomically
 
-VARIABLE = "PCFED_DATA"
-ATTEMPTS = 2  # how often a source is asked whose files arrive damaged
+DATA_VARIABLE = "PCFED_DATA"
+MAX_ATTEMPTS = 2  # per source, if a download is interrupted or damaged
 
 Contents = Mapping[str, bytes]
-"""The verified content of each file, by its original name."""
+"""Name of each file → its verified content."""
 
-Read = Callable[[Path, Sequence[File]], Iterator[tuple[File, bytes]]]
+Reader = Callable[[Path, Sequence[File]], Iterator[tuple[File, bytes]]]
 
 
 @dataclass
-class Found:
-    """What a folder has: verified files, and the paths of others with what is wrong with them."""
+class FoundFiles:
+    """The verified files found so far, and the paths of damaged ones with the reasons."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
 
-    def missing(self, originals: Originals) -> tuple[File, ...]:
-        """Return the files that are not there, or damaged."""
-        return tuple(file for file in originals.files if file.name not in self.contents)
+    def missing(self, entry: CatalogEntry) -> tuple[File, ...]:
+        """Return the files that are missing or damaged."""
+        return tuple(file for file in entry.files if file.name not in self.contents)
 
 
 def user_directory(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
-    """Return the directory that the user names, by argument or by ``PCFED_DATA``, or None."""
-    where, given = ("data_dir", data_dir) if data_dir else (VARIABLE, os.environ.get(VARIABLE))
+    """Return the directory given by the argument or by ``PCFED_DATA``; None if neither is set."""
+    where, given = "data_dir", data_dir
+    if not given:
+        where, given = DATA_VARIABLE, os.environ.get(DATA_VARIABLE)
     if not given:
         return None
     folder = Path(given).expanduser()
@@ -53,14 +55,14 @@ def user_directory(name: str, data_dir: str | os.PathLike[str] | None) -> Path |
 
 
 def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return the directory in which our own copies are."""
+    """Return the directory of downloaded files."""
     if cache_dir is not None:
         return Path(cache_dir).expanduser()
-    return Path(optional("platformdirs").user_cache_dir("pcfed", appauthor=False))
+    return Path(import_optional("platformdirs").user_cache_dir("pcfed", appauthor=False))
 
 
 def obtain(
-    originals: Originals,
+    entry: CatalogEntry,
     *,
     data_dir: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -70,63 +72,67 @@ def obtain(
 
     Parameters
     ----------
-    originals : Originals
-        The files, and who has them.
+    entry : CatalogEntry
+        The files and their sources.
     data_dir : path, optional
-        A directory of the user, by default ``PCFED_DATA``; used if all the files are in it.
+        A directory of the user, by default ``PCFED_DATA``; used if it has all the files.
     cache_dir : path, optional
-        Where fetched files are kept, by default the user's cache.
+        The directory of downloaded files, by default in the user's cache.
     progress : callable, optional
-        Called while fetching; by default a line on the terminal if there is one.
+        Called during downloads; by default there is a line on the terminal.
 
     Raises
     ------
     DataError
-        If a file of the user is damaged, or if the files can't be had from anywhere.
+        If a file of the user is damaged, or no source has the files.
     """
-    name, user = originals.name, user_directory(originals.name, data_dir)
+    name, user = entry.name, user_directory(entry.name, data_dir)
     if user is not None:
-        found = search(originals, user)
+        found = find_files(entry, user)
         if found.damaged:
             path, reason = next(iter(found.damaged.items()))
             raise DataError(f"{name}: can't use {path} ({reason}); replace it or remove it.")
-        if not found.missing(originals):
+        if not found.missing(entry):
             return user, found.contents
     folder = cache_directory(cache_dir) / name
-    found = search(originals, folder)
-    if found.missing(originals):
-        with terminal(progress) as report:
-            _fetch(originals, found, folder, report, _advice(originals, folder, user))
+    found = find_files(entry, folder)
+    if found.missing(entry):
+        with progress_on_terminal(progress) as report:
+            _fetch(entry, found, folder, report, _advice(entry, folder, user))
     return folder, found.contents
 
 
-def search(originals: Originals, root: Path) -> Found:
-    """Return what a directory has of the files: directly, in the usual folders or packed."""
-    found = Found()
-    folders = [root, *(root / folder for folder in originals.folders)]
-    for file in originals.files:
-        path = _first(folder / form.name for folder in folders for form in file.forms)
-        if path is not None and (reason := _take(found, path, [file], _alone)) is not None:
-            found.damaged[str(path)] = reason
-    archive, missing = originals.archive, found.missing(originals)
+def find_files(entry: CatalogEntry, root: Path) -> FoundFiles:
+    """Return the files in a directory: directly in it, in the usual folders or in an archive."""
+    found = FoundFiles()
+    folders = [root, *(root / folder for folder in entry.folders)]
+    for file in entry.files:
+        paths = (folder / form.name for folder in folders for form in file.forms)
+        _add_first(found, paths, [file], _read_single)
+    archive, missing = entry.archive, found.missing(entry)
     if archive is not None and missing:
-        path = _first(folder / archive.name for folder in folders)
-        if path is not None and (reason := _take(found, path, missing, archive.read)) is not None:
-            found.damaged[str(path)] = reason
+        _add_first(found, (folder / archive.name for folder in folders), missing, archive.read)
     return found
 
 
-def _first(paths: Iterable[Path]) -> Path | None:
-    return next((path for path in paths if path.is_file()), None)
+def _add_first(
+    found: FoundFiles, paths: Iterable[Path], files: Sequence[File], read: Reader
+) -> None:
+    """Add the files in the first of the paths that exists; note it if they are damaged."""
+    path = next((path for path in paths if path.is_file()), None)
+    if path is not None:
+        reason = _add_verified(found, path, files, read)
+        if reason is not None:
+            found.damaged[str(path)] = reason
 
 
-def _alone(path: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
+def _read_single(path: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
     for file in files:
         yield file, read_at_most(path, file.limit)
 
 
-def _take(found: Found, path: Path, files: Sequence[File], read: Read) -> str | None:
-    """Add those of ``files`` whose checksums are right, or say why some could not be added."""
+def _add_verified(found: FoundFiles, path: Path, files: Sequence[File], read: Reader) -> str | None:
+    """Add the files with correct checksums; return why some are missing, None if none is."""
     reason = None
     try:
         for file, content in read(path, files):
@@ -134,40 +140,44 @@ def _take(found: Found, path: Path, files: Sequence[File], read: Read) -> str | 
                 reason = f"the checksum of {file.name} is wrong"
             else:
                 found.contents[file.name] = content
-    except Exception as error:  # damaged bytes make readers raise anything
-        reason = _brief(error)
+    except Exception as error:  # damaged archives make their readers raise all kinds of errors
+        reason = _first_line(error)
     if all(file.name in found.contents for file in files):
         return None
-    return reason or "it does not have all the files"
+    return reason or "some files are missing in it"
 
 
-def _fetch(originals: Originals, found: Found, folder: Path, report: Progress, advice: str) -> None:
-    """Ask the sources in turn until nothing is missing, and keep what they give in ``folder``."""
+def _fetch(
+    entry: CatalogEntry, found: FoundFiles, folder: Path, report: Progress, advice: str
+) -> None:
+    """Download from one source after another until no file is missing; store them in ``folder``."""
     reasons = []
-    for source in originals.sources:
-        missing = found.missing(originals)
-        reason = _ask(source, missing, found, report)
-        _store(originals.name, missing, found.contents, folder)
+    for source in entry.sources:
+        missing = found.missing(entry)
+        reason = _fetch_from(source, missing, found, report)
+        _store(entry.name, missing, found.contents, folder)
         if reason is None:
             return
         reasons.append(f"{source.name}: {reason}")
-    names = ", ".join(file.name for file in found.missing(originals))
-    raise DataError(f"{originals.name}: could not fetch {names} ({'; '.join(reasons)}); {advice}.")
+    names = ", ".join(file.name for file in found.missing(entry))
+    raise DataError(f"{entry.name}: could not fetch {names} ({'; '.join(reasons)}); {advice}.")
 
 
-def _ask(source: Source, files: Sequence[File], found: Found, report: Progress) -> str | None:
-    """Add what a source has, or say why it could not; it is asked again if bytes were damaged."""
+def _fetch_from(
+    source: Source, files: Sequence[File], found: FoundFiles, report: Progress
+) -> str | None:
+    """Add the files of a source; return why some are missing. Damaged downloads are repeated."""
     reason: str | None = None
-    for _ in range(ATTEMPTS):
-        with tempfile.TemporaryDirectory(prefix="pcfed-", ignore_cleanup_errors=True) as scratch:
+    for _ in range(MAX_ATTEMPTS):
+        with tempfile.TemporaryDirectory(prefix="pcfed-", ignore_cleanup_errors=True) as temporary:
             try:
-                source.download(Path(scratch), files, report)
-            except (Unreachable, ImportError) as error:
-                return _brief(error)
-            except Exception as error:  # interrupted: networks fail in many ways
-                reason = _brief(error)
+                source.download(Path(temporary), files, report)
+            except (SourceUnavailable, ImportError) as error:
+                return _first_line(error)
+            except Exception as error:  # interrupted; network libraries raise many kinds of errors
+                reason = _first_line(error)
                 continue
-            reason = _take(found, Path(scratch), files, source.read)
+            reason = _add_verified(found, Path(temporary), files, source.read)
         if reason is None:
             break
     return reason
@@ -181,7 +191,7 @@ def _store(name: str, files: Iterable[File], contents: Contents, folder: Path) -
             continue
         try:
             write_atomically(folder / form.name, contents[file.name])
-            for other in file.forms:  # or a damaged form would be found first for ever
+            for other in file.forms:  # or a damaged one would be found first the next time
                 if other != form:
                     (folder / other.name).unlink(missing_ok=True)
         except OSError as error:
@@ -191,13 +201,13 @@ def _store(name: str, files: Iterable[File], contents: Contents, folder: Path) -
             ) from error
 
 
-def _brief(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:160].rstrip(".")
 
 
-def _advice(originals: Originals, folder: Path, user: Path | None) -> str:
-    what = "them" if originals.archive is None else f"them or {originals.archive.name}"
+def _advice(entry: CatalogEntry, folder: Path, user: Path | None) -> str:
+    what = "them" if entry.archive is None else f"them or {entry.archive.name}"
     if user is not None:
         return f"put {what} into '{user}'"
-    return f"put {what} into '{folder}', or into a directory that data_dir or {VARIABLE} names"
+    return f"put {what} into '{folder}', or into a directory that data_dir or {DATA_VARIABLE} names"

@@ -1,7 +1,7 @@
-"""Reading archives that nobody vouches for.
+"""Reading untrusted archives.
 
-Members are read by their exact name, into memory and up to a limit. Nothing is unpacked to a path
-that an archive names, and nothing in an archive is ever run.
+Members are read by their exact name, into memory and up to a limit. Nothing is extracted to a path
+that an archive names, and nothing in an archive is executed.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from typing import IO, Any
 
 import numpy as np
 
-from pcfed.data.originals import File, optional
+from pcfed.data.verified_file import File, import_optional
 
-MOST_UNPACKED = 2**29  # a tar archive may unpack to half a gigabyte, not to more
-SLACK = 2**20  # noise is longer as a PNG file than as it is, and a list of labels is short
+MAX_UNPACKED_BYTES = 2**29  # of a whole tar archive
+MAX_OVERHEAD = 2**20  # a PNG file may be longer than its pixels; also the limit for label lists
 PIXELS = 32 * 32
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive that holds files of a data set as they are.
+    """An archive with unchanged files of a data set.
 
     Parameters
     ----------
     name : str
-        Its file name; one that ends in ``.whl`` is a zip archive, otherwise it is a ``.tar.gz``.
+        Its file name. If it ends in ``.whl`` it is a zip archive, otherwise a ``.tar.gz``.
     members : Mapping[str, str]
-        The exact name in the archive of each file, by the name of the file.
+        Name of each file → its exact name in the archive.
     """
 
     name: str
     members: Mapping[str, str]
 
     def read(self, path: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
-        """Yield those of ``files`` that the archive at ``path`` holds, unchecked."""
+        """Yield the requested files that are in the archive; their checksums are not verified."""
         wanted = {self.members[file.name]: file for file in files if file.name in self.members}
         limits = {member: file.limit for member, file in wanted.items()}
         members = zip_members if self.name.endswith(".whl") else tar_members
@@ -50,51 +50,51 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class PictureArchive:
-    """The archive that holds CIFAR-10 as PNG files of 1024 × 10000: one image a row.
+class PNGArchive:
+    """The archive with CIFAR-10 as PNG files of 1024 × 10000 pixels, one image per row.
 
     Parameters
     ----------
     name : str
         Its file name, a ``.tgz``.
-    pictures : Mapping[str, str]
-        The exact name in the archive of the picture of each ``.bin`` file.
+    png_files : Mapping[str, str]
+        Name of each ``.bin`` file → the exact name of its PNG file in the archive.
     labels : Mapping[str, tuple[str, int]]
-        The JSON list with the labels of each ``.bin`` file, and how many batches come before it.
+        Name of each ``.bin`` file → the JSON list with its labels, and its index in that list.
     """
 
     name: str
-    pictures: Mapping[str, str]
+    png_files: Mapping[str, str]
     labels: Mapping[str, tuple[str, int]]
 
     def read(self, path: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
-        """Yield ``files``, rebuilt from the pictures in the archive at ``path``, unchecked."""
-        pictures = {self.pictures[file.name]: file.size + SLACK for file in files}
-        lists = {self.labels[file.name][0]: SLACK for file in files}
-        content = dict(tar_members(path, pictures | lists))
+        """Yield the requested files, rebuilt from PNG files; their checksums are not verified."""
+        png_limits = {self.png_files[file.name]: file.size + MAX_OVERHEAD for file in files}
+        lists = {self.labels[file.name][0]: MAX_OVERHEAD for file in files}
+        content = dict(tar_members(path, png_limits | lists))
         labels = {name: json.loads(content[name]) for name in lists}
         for file in files:
             source, batch = self.labels[file.name]
             rows = file.size // (1 + 3 * PIXELS)
             chosen = labels[source][batch * rows : (batch + 1) * rows]
-            yield file, cifar_records(content[self.pictures[file.name]], chosen)
+            yield file, cifar_records(content[self.png_files[file.name]], chosen)
 
 
-def cifar_records(picture: bytes, labels: Sequence[int]) -> bytes:
-    """Return the ``.bin`` file of a picture: a label byte, then red, green and blue, per image.
+def cifar_records(png: bytes, labels: Sequence[int]) -> bytes:
+    """Return the ``.bin`` file of a PNG file: per image a label, then red, green and blue.
 
     Parameters
     ----------
-    picture : bytes
+    png : bytes
         A PNG file, 1024 pixels wide, with an image of 32 × 32 in each row.
     labels : Sequence[int]
         One label in 0..255 for each row.
     """
-    image = optional("PIL.Image").open(io.BytesIO(picture), formats=["PNG"])
+    image = import_optional("PIL.Image").open(io.BytesIO(png), formats=["PNG"])
     rows = len(labels)
     if image.size != (PIXELS, rows) or image.mode != "RGB":
         raise ValueError(
-            f"a picture must be RGB of {PIXELS} × {rows}, got {image.mode} of {image.size}"
+            f"a PNG file must be RGB of {PIXELS} × {rows}, got {image.mode} of {image.size}"
         )
     records = np.empty((rows, 1 + 3 * PIXELS), dtype=np.uint8)
     records[:, 0] = labels
@@ -104,43 +104,43 @@ def cifar_records(picture: bytes, labels: Sequence[int]) -> bytes:
 
 
 def zip_members(path: Path, limits: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Yield the named members of a zip archive, each no longer than its limit."""
+    """Yield the named members of a zip archive, each at most as long as its limit."""
     with zipfile.ZipFile(path) as archive:
         present = set(archive.namelist())
         for name in (name for name in limits if name in present):
             with archive.open(name) as stream:
-                yield name, _bounded(stream, name, limits[name])
+                yield name, _read_limited(stream, name, limits[name])
 
 
 def tar_members(path: Path, limits: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Yield the named members of a ``.tar.gz`` archive, each no longer than its limit."""
+    """Yield the named members of a ``.tar.gz`` archive, each at most as long as its limit."""
     with gzip.open(path) as unpacked:
-        stream: Any = _Bounded(unpacked)
+        stream: Any = _LimitedReader(unpacked)
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 if member.name in limits and member.isreg():
                     content = archive.extractfile(member)
                     if content is not None:
-                        yield member.name, _bounded(content, member.name, limits[member.name])
+                        yield member.name, _read_limited(content, member.name, limits[member.name])
 
 
-def _bounded(stream: IO[bytes], name: str, limit: int) -> bytes:
+def _read_limited(stream: IO[bytes], name: str, limit: int) -> bytes:
     content = stream.read(limit + 1)
     if len(content) > limit:
         raise ValueError(f"{name} is longer than the {limit} bytes that it should have")
     return content
 
 
-class _Bounded:
-    """A stream that ends in an error after ``MOST_UNPACKED`` bytes, for archives that explode."""
+class _LimitedReader:
+    """A stream that raises after ``MAX_UNPACKED_BYTES`` bytes, against decompression bombs."""
 
     def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
-        self._left = MOST_UNPACKED
+        self._remaining = MAX_UNPACKED_BYTES
 
     def read(self, size: int) -> bytes:
-        content = self._stream.read(min(size, self._left + 1))
-        self._left -= len(content)
-        if self._left < 0:
-            raise ValueError(f"the archive unpacks to more than {MOST_UNPACKED} bytes")
+        content = self._stream.read(min(size, self._remaining + 1))
+        self._remaining -= len(content)
+        if self._remaining < 0:
+            raise ValueError(f"the archive unpacks to more than {MAX_UNPACKED_BYTES} bytes")
         return content

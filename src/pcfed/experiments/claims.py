@@ -1,6 +1,6 @@
-"""Each claim of the paper's numerical section, what was measured, and whether it holds.
+"""The claims of the paper's numerical section and ours, and whether the results confirm them.
 
-Everything here is computed from the results; a sentence that carries a number takes it from them.
+Every number in a sentence is computed from the results.
 """
 
 from __future__ import annotations
@@ -12,28 +12,40 @@ from typing import Literal
 
 import numpy as np
 
-from pcfed.experiments.exact import OURS, PAPER, Case, Race
-from pcfed.experiments.presets import Method, Setting
+from pcfed.experiments.exact import OURS, PAPER, Case, ExactResults
+from pcfed.experiments.presets import RunSpec, Setting
 from pcfed.experiments.rates import Fit, Rates
 from pcfed.experiments.summary import Comparison
 from pcfed.problem import Problem
 
 PC = "PC-FedAvg"
 FEASIBLE = 1e-6
-"""Infeasibility up to this counts as none; local steps run in float32."""
+"""Models with at most this infeasibility count as feasible, as local steps run in float32."""
 
 COMPARABLE = 0.1
-"""Losses within this share of the best count as comparable."""
+"""Losses at most this fraction above the best count as comparable."""
 
-SLACK = 0.1
-"""A slope that is flatter than the rate, but by no more than this, holds with a but."""
+SLOPE_TOLERANCE = 0.1
+"""A rate "holds, but" if the fitted slope is flatter by at most this."""
 
 Verdict = Literal["holds", "holds, but", "does not hold"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, what was measured, and the verdict."""
+    """A claim, the measured values, and the verdict.
+
+    Attributes
+    ----------
+    source : str
+        Whose claim it is.
+    where : str
+        The experiment.
+    claim, measured : str
+        The claim, and what was measured.
+    verdict : {"holds", "holds, but", "does not hold"}
+        Whether the results confirm it.
+    """
 
     source: str
     where: str
@@ -43,18 +55,20 @@ class Claim:
 
 
 def claims(
-    comparisons: Sequence[Comparison], rates: Rates | None = None, race: Race | None = None
+    comparisons: Sequence[Comparison],
+    rates: Rates | None = None,
+    exact: ExactResults | None = None,
 ) -> list[Claim]:
-    """Return the claims that the given results can speak to.
+    """Return the claims that the given results confirm or refute.
 
     Parameters
     ----------
     comparisons : sequence of Comparison
         The finished settings.
     rates : Rates, optional
-        The theorem, measured.
-    race : Race, optional
-        Exact PC-FedAvg and others, measured.
+        The measured rates.
+    exact : ExactResults, optional
+        The runs of the exact experiment.
     """
     found: list[Claim] = []
     for each in comparisons:
@@ -66,72 +80,68 @@ def claims(
             found.extend(_budgets_bind(each))
     if rates is not None:
         found.extend(_theorem(rates))
-    if race is not None:
-        for case in race.cases:
-            found.extend(_converges(race, case))
+    if exact is not None:
+        for case in exact.cases:
+            found.extend(_converges(exact, case))
     return found
 
 
-def _converges(race: Race, case: Case) -> Iterator[Claim]:
-    """Yield whether the exact method gets to each gap, and no later than the best of the grid."""
+def _converges(exact: ExactResults, case: Case) -> Iterator[Claim]:
+    """Yield whether exact PC-FedAvg reaches each gap no later than the best pair of the grid."""
     for target in case.targets:
-        ours, paper = (race.first(case, name, target) for name in (OURS, PAPER))
-        limits = {OURS: case.rounds, PAPER: case.others}
-        said = " against ".join(
-            f"{look.round} rounds" if look else f"not in {limits[name]:,} rounds"
-            for name, look in ((OURS, ours), (PAPER, paper))
+        ours, paper = (exact.first(case, name, target) for name in (OURS, PAPER))
+        limits = {OURS: case.rounds, PAPER: case.baseline_rounds}
+        measured = " against ".join(
+            f"{record.round} rounds" if record else f"not in {limits[name]:,} rounds"
+            for name, record in ((OURS, ours), (PAPER, paper))
         )
         sooner = ours is not None and (paper is None or ours.round <= paper.round)
         yield Claim(
             "exact",
             case.title,
-            f"{OURS} is certainly within {target:g}, no later than the best {PAPER} of a grid",
-            said,
+            f"{OURS} reaches the certified gap {target:g} no later than the best {PAPER} of a grid",
+            measured,
             "holds" if sooner else "does not hold",
         )
 
 
-def coverage(problem: Problem, setting: Setting, method: Method) -> str:
-    """Say whether the theorem covers a method as the experiment runs it, and if not, why."""
-    algorithm = method.algorithm
-    penalties = [
-        algorithm.round_info(r, m=problem.m, max_local_steps=1).penalty
-        for r in range(setting.rounds)
+def coverage(problem: Problem, setting: Setting, spec: RunSpec) -> str:
+    """Return a sentence on whether the theorem covers a run of an experiment, and if not, why."""
+    infos = [
+        spec.algorithm.round_info(r, m=problem.m, max_local_steps=1) for r in range(setting.rounds)
     ]
-    steps = [
-        algorithm.round_info(r, m=problem.m, max_local_steps=1).step for r in range(setting.rounds)
-    ]
-    largest = problem.largest_step(max(penalties), method.local_steps)
+    penalties, steps = [info.penalty for info in infos], [info.step for info in infos]
+    largest = problem.largest_step(max(penalties), spec.local_steps)
     reasons = []
     if max(steps) > largest:
         reasons.append(f"its step {max(steps):g} is above the largest admissible, {largest:.3g}")
     if len(set(penalties)) > 1 or len(set(steps)) > 1:
         reasons.append("its penalty or step changes from round to round")
-    if method.participation != 1.0:
+    if spec.participation != 1.0:
         reasons.append("agents are absent")
     if not reasons:
-        return f"The theorem covers {method.name} as this experiment runs it."
-    return f"The theorem does not cover {method.name} here: {', and '.join(reasons)}."
+        return f"The theorem covers {spec.name} as this experiment runs it."
+    return f"The theorem does not cover {spec.name} here: {', and '.join(reasons)}."
 
 
 def _reaches(fit: Fit, rate: float) -> Verdict:
-    """Say whether a fitted slope is as steep as a rate, or nearly, by its confidence interval."""
+    """Return whether a fitted slope is as steep as a rate, by its confidence interval."""
     if round(fit.low, 6) <= rate:
         return "holds"
-    return "holds, but" if fit.slope <= rate + SLACK else "does not hold"
+    return "holds, but" if fit.slope <= rate + SLOPE_TOLERANCE else "does not hold"
 
 
 def _theorem(rates: Rates) -> Iterator[Claim]:
-    """Yield whether the bounds hold and the rates are at least those of the theorem."""
+    """Yield whether the bounds hold, and whether the rates are at least those of the theorem."""
     low, high = min(p.rounds for p in rates.points), max(p.rounds for p in rates.points)
     where = f"logistic regression, R = {low:,} to {high:,}"
-    broken = len(rates.broken)
+    violations = len(rates.violations)
     yield Claim(
         "the theorem",
         where,
         "suboptimality and infeasibility stay within the bounds",
-        f"{len(rates.points) - broken} of {len(rates.points)} runs are within all three bounds",
-        "does not hold" if broken else "holds",
+        f"{len(rates.points) - violations} of {len(rates.points)} runs are within all three bounds",
+        "does not hold" if violations else "holds",
     )
     for what, quantity, rate in (
         ("suboptimality", lambda p: p.suboptimality, -0.5),
@@ -148,116 +158,131 @@ def _theorem(rates: Rates) -> Iterator[Claim]:
 
 
 def baselines(comparison: Comparison) -> list[str]:
-    """Return the methods with one shared model."""
+    """Return the names of the runs with one shared model."""
     return [name for name in comparison.results if name != PC]
 
 
 def _of_the_paper(c: Comparison) -> Iterator[Claim]:
-    """Yield what the paper says of its comparison: feasibility, drift, loss, personal models."""
+    """Yield the claims of the paper on its comparison of algorithms."""
+    yield _stays_feasible(c)
+    if baselines(c):
+        yield from _baselines_are_infeasible(c)
+        yield _loss_is_comparable(c)
+        yield _models_differ(c)
+
+
+def _paper_claim(c: Comparison, claim: str, measured: str, verdict: Verdict) -> Claim:
     source = "the paper" if c.setting.partition == "label_sorted" else "the paper's, other shards"
-    worst = c.worst_infeasibility(PC)
-    norms = c.norms(PC)
-    limits = np.array(budgets(c))
-    binds = bool((norms >= limits).any())
-    use = f"‖W‖₁ = {norms.max():.1f} of {limits.min():g}"
+    return Claim(source, c.title, claim, measured, verdict)
+
+
+def _stays_feasible(c: Comparison) -> Claim:
+    """Return whether PC-FedAvg is feasible in all rounds; it "holds, but" if nothing binds."""
+    worst, norms, limits = c.worst_infeasibility(PC), c.norms(PC), np.array(budgets(c))
+    used = f"‖W‖₁ = {norms.max():.1f} of {limits.min():g}"
+    verdict: Verdict
     if worst > FEASIBLE:
-        said = f"largest infeasibility {worst:.3g}; {use}: the constraint binds"
-        yield Claim(source, c.title, f"{PC} stays feasible throughout", said, "does not hold")
+        verdict = "does not hold"
+        measured = f"largest infeasibility {worst:.3g}; {used}: the constraint binds"
+    elif bool((norms >= limits).any()):
+        verdict, measured = "holds", f"never infeasible; {used}: the constraint binds"
     else:
-        said = f"never infeasible; {use}: the constraint {'binds' if binds else 'never binds'}"
-        verdict: Verdict = "holds" if binds else "holds, but"
-        yield Claim(source, c.title, f"{PC} stays feasible throughout", said, verdict)
+        verdict, measured = "holds, but", f"never infeasible; {used}: the constraint never binds"
+    return _paper_claim(c, f"{PC} stays feasible throughout", measured, verdict)
 
-    if not baselines(c):
-        return
-    drift = {name: c.last(name, lambda r: float(r.infeasibility.max())) for name in baselines(c)}
-    said = ", ".join(f"{name} {value:.3g}" for name, value in drift.items())
-    all_drift = all(value > FEASIBLE for value in drift.values())
-    yield Claim(
-        source,
-        c.title,
+
+def _final_infeasibility(c: Comparison, name: str) -> float:
+    """Return the largest infeasibility of an agent in the last round."""
+    return c.last(name, lambda r: float(r.infeasibility.max()))
+
+
+def _baselines_are_infeasible(c: Comparison) -> Iterator[Claim]:
+    """Yield whether the baselines end infeasible, and further outside than PC-FedAvg."""
+    others = {name: _final_infeasibility(c, name) for name in baselines(c)}
+    listed = ", ".join(f"{name} {value:.3g}" for name, value in others.items())
+    yield _paper_claim(
+        c,
         "the baselines drift to infeasible iterates",
-        f"largest infeasibility of an agent in the end: {said}",
-        "holds" if all_drift else "does not hold",
+        f"largest infeasibility of an agent in the end: {listed}",
+        "holds" if all(value > FEASIBLE for value in others.values()) else "does not hold",
     )
-
-    own = c.last(PC, lambda r: float(r.infeasibility.max()))
-    least = min(drift.values())
-    lower: Verdict = "holds" if own < least else "holds, but" if own == least else "does not hold"
-    yield Claim(
-        source,
-        c.title,
+    own, least = _final_infeasibility(c, PC), min(others.values())
+    yield _paper_claim(
+        c,
         f"{PC} is less infeasible than the baselines",
-        f"{own:.3g} against {least:.3g} to {max(drift.values()):.3g}",
-        lower,
+        f"{own:.3g} against {least:.3g} to {max(others.values()):.3g}",
+        "holds" if own < least else "holds, but" if own == least else "does not hold",
     )
 
-    loss = c.last(PC, lambda r: r.loss)
-    best = min(baselines(c), key=lambda name: c.last(name, lambda r: r.loss))
-    best_loss = c.last(best, lambda r: r.loss)
-    close = loss <= best_loss * (1 + COMPARABLE)
-    yield Claim(
-        source,
-        c.title,
+
+def _loss_is_comparable(c: Comparison) -> Claim:
+    """Return whether the loss of PC-FedAvg is close to that of the best baseline."""
+    losses = {name: c.last(name, lambda r: r.loss) for name in (PC, *baselines(c))}
+    best = min(baselines(c), key=lambda name: losses[name])
+    excess = losses[PC] / losses[best] - 1
+    return _paper_claim(
+        c,
         f"{PC}'s loss is comparable to the baselines'",
-        f"{loss:.3f} against {best_loss:.3f} ({best}), {100 * (loss / best_loss - 1):+.0f} %",
-        "holds" if close else "does not hold",
+        f"{losses[PC]:.3f} against {losses[best]:.3f} ({best}), {100 * excess:+.0f} %",
+        "holds" if losses[PC] <= losses[best] * (1 + COMPARABLE) else "does not hold",
     )
 
-    apart = c.last(PC, lambda r: float(r.distance.max()))
-    personal = apart > FEASIBLE
-    said = f"models are up to {apart:.2g} apart from the average"
-    if not personal:
-        said = "all models are identical here: they differ only once a constraint binds"
-    yield Claim(
-        source,
-        c.title,
+
+def _models_differ(c: Comparison) -> Claim:
+    """Return whether agents have different models in the end."""
+    distance = c.last(PC, lambda r: float(r.distance.max()))
+    differ = distance > FEASIBLE
+    return _paper_claim(
+        c,
         "agents keep different models",
-        said,
-        "holds" if personal else "does not hold",
+        f"models are up to {distance:.2g} away from the average"
+        if differ
+        else "all models are identical here: they differ only once a constraint binds",
+        "holds" if differ else "does not hold",
     )
 
 
 def _more_local_steps_help(c: Comparison) -> Claim:
-    """Say whether a larger number of local steps gives a smaller loss at the same round."""
+    """Return whether a larger number of local steps gives a smaller loss at the same round."""
     losses = [c.last(name, lambda r: r.loss) for name in c.results]
-    steps = [method.local_steps for method in c.setting.methods if method.name in c.results]
-    said = ", ".join(f"{h}: {loss:.3f}" for h, loss in zip(steps, losses, strict=True))
+    steps = [spec.local_steps for spec in c.setting.runs if spec.name in c.results]
+    listed = ", ".join(f"{h}: {loss:.3f}" for h, loss in zip(steps, losses, strict=True))
     falls = all(b < a for a, b in pairwise(losses))
     return Claim(
         "the paper",
         c.title,
         "more local steps improve PC-FedAvg",
-        f"loss after {c.setting.rounds} rounds by local steps: {said}",
+        f"loss after {c.setting.rounds} rounds by local steps: {listed}",
         "holds" if falls else "does not hold",
     )
 
 
 def _budgets_bind(c: Comparison) -> Iterator[Claim]:
-    """Yield what budgets that bind show: one model obeys the tightest, PC-FedAvg need not."""
+    """Yield whether personal models help where the budgets differ and are active."""
     loss = c.last(PC, lambda r: r.loss)
-    norms = c.norms(PC)
-    shown = ", ".join(f"{norm:.0f} of {tau:g}" for norm, tau in zip(norms, budgets(c), strict=True))
+    pairs = zip(c.norms(PC), budgets(c), strict=True)
+    used = ", ".join(f"{norm:.0f} of {tau:g}" for norm, tau in pairs)
     for name in baselines(c):
         other = c.last(name, lambda r: r.loss)
-        one = c.norms(name)[0]
+        shared_norm = c.norms(name)[0]
         yield Claim(
             "ours",
             c.title,
             f"{PC} has a lower loss than {name}, whose one model serves all budgets",
-            f"{loss:.3f} with ‖W‖₁ = {shown}, against {other:.3f} with ‖W‖₁ = {one:.0f} for all",
+            f"{loss:.3f} with ‖W‖₁ = {used}, against {other:.3f} with ‖W‖₁ = {shared_norm:.0f} "
+            "for all",
             "holds" if loss < other else "does not hold",
         )
-    own = c.last(PC, lambda r: float(r.infeasibility.max()))
-    others = {n: c.last(n, lambda r: float(r.infeasibility.max())) for n in baselines(c)}
-    said = ", ".join(f"{name} {value:.3f}" for name, value in others.items())
+    own = _final_infeasibility(c, PC)
+    others = {name: _final_infeasibility(c, name) for name in baselines(c)}
+    listed = ", ".join(f"{name} {value:.3f}" for name, value in others.items())
     if min(own, *others.values()) > FEASIBLE:
-        said += "; no method is feasible for all agents"
+        listed += "; no algorithm is feasible for all agents"
     yield Claim(
         "ours",
         c.title,
         f"{PC}'s worst agent is closer to its set than the baselines' worst agent",
-        f"{own:.3f} against {said}",
+        f"{own:.3f} against {listed}",
         "holds" if all(own < value for value in others.values()) else "does not hold",
     )
 

@@ -1,21 +1,19 @@
-r"""How many rounds and bytes it takes to be certainly near the optimum: exact PC-FedAvg and others.
+r"""Rounds and bytes to a certified gap: exact PC-FedAvg and other algorithms.
 
-Three problems: random least squares, softmax regression on digits, and on MNIST with budgets that
-bind; with all data in every gradient, with batches of a tenth, and with batches that grow. Exact
+There are three problems: random least squares, softmax regression on digits, and on MNIST with
+active budgets; each with full batches, with batches of 10 %, and with growing batches. Exact
 PC-FedAvg runs once, with step and penalty ``"auto"``. PC-FedAvg runs with every pair of a grid, and
-the best pair counts for each accuracy. The penalised baselines run once each, with the step and the
-penalty ``"auto"``.
+we take the best pair for each accuracy. The penalised baselines run once each, with the step and
+the penalty ``"auto"``.
 
-A run is looked at in rounds 1, 2, 3, … that grow by a fifth: its models are made feasible, and the
-certificate bounds their distance from the optimum. A run that has hardly moved while its length
-grew to the threefold has stalled and ends.
+Runs are certified after 1, 2, 3, … rounds, later with distances that grow by a fifth. A run ends as
+stalled if its gap has fallen by less than 20 % while its number of rounds was tripled.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,6 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -38,6 +37,7 @@ from pcfed.sets import L1Ball, ProjectionError
 from pcfed.simulation import run
 from pcfed.simulation.result import Result
 from pcfed.storage.atomic import write_atomically
+from pcfed.storage.saved import Metadata, SavedJson
 
 EXACT = "exact"
 """The name of this experiment."""
@@ -48,23 +48,23 @@ PAPER = "PC-FedAvg"
 PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 """The grid for PC-FedAvg: penalties as multiples of L/m."""
 STEPS = (1.0, 0.3, 0.1)
-"""The grid for PC-FedAvg: steps as shares of ``"auto"``, near the largest stable one."""
+"""The grid for PC-FedAvg: steps as fractions of ``"auto"``, near the largest stable one."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, the share of its data in a gradient, and how long runs may be.
+    """A problem, its batches, and limits on the number of rounds.
 
     Attributes
     ----------
     problem : str
         ``least squares``, ``digits`` or ``MNIST``.
     batch : float
-        Share of the local data in a gradient, in the first round.
+        Fraction of the local data in a gradient, in the first round.
     growth : float
-        By which the share is multiplied from round to round, until it is all data.
-    rounds, others : int
-        Largest number of rounds of exact PC-FedAvg, and of the others.
+        Factor of this fraction from round to round, until batches are full.
+    rounds, baseline_rounds : int
+        Maximal number of rounds of exact PC-FedAvg, and of the other algorithms.
     targets : tuple of float
         Relative gaps to reach.
     local_steps : int
@@ -75,13 +75,13 @@ class Case:
     batch: float
     growth: float
     rounds: int
-    others: int
+    baseline_rounds: int
     targets: tuple[float, ...]
     local_steps: int = 20
 
     @property
     def title(self) -> str:
-        """What figures are headed with."""
+        """The title of figures."""
         if self.batch == 1.0:
             return f"{self.problem}, all data"
         growing = "growing from " if self.growth > 1.0 else ""
@@ -89,7 +89,7 @@ class Case:
 
     @property
     def slug(self) -> str:
-        """What files are called."""
+        """The start of file names."""
         kind = "full" if self.batch == 1.0 else "growing" if self.growth > 1.0 else "batches"
         return f"exact-{self.problem.replace(' ', '-').lower()}-{kind}"
 
@@ -99,25 +99,25 @@ class Case:
         return {"digits": "digits", "MNIST": "mnist"}.get(self.problem)
 
     def run_info(self, problem: Problem) -> RunInfo:
-        """Return what methods may know of the runs."""
+        """Return the public information on the runs."""
         sizes = [resolve_batch_size(self.batch, a.loss.size, agent=a.name) for a in problem.agents]
         return RunInfo(
-            rounds=self.others,
+            rounds=self.baseline_rounds,
             max_local_steps=self.local_steps,
             batches=None if self.batch == 1.0 else tuple(sizes),
             noisy=self.batches(self.rounds) < 1.0,
         )
 
     def batches(self, index: int) -> float:
-        """Return the share of the data in a gradient of the round with this index."""
+        """Return the fraction of the data in a gradient of this round."""
         return min(1.0, self.batch * self.growth**index)
 
 
-def _cases(problem: str, rounds: int, noisy: int, others: int) -> Iterator[Case]:
-    """Yield a problem with all data, with batches of a tenth, and with batches that grow."""
-    yield Case(problem, 1.0, 1.0, rounds, others, (1e-1, 1e-2, 1e-3, 1e-6))
-    yield Case(problem, 0.1, 1.0, noisy, min(noisy, others), (1e-1, 1e-2))
-    yield Case(problem, 0.1, 1.02, noisy, min(noisy, others), (1e-1, 1e-2, 1e-3))
+def _cases(problem: str, rounds: int, noisy: int, baselines: int) -> Iterator[Case]:
+    """Yield a problem with full batches, with batches of 10 %, and with growing batches."""
+    yield Case(problem, 1.0, 1.0, rounds, baselines, (1e-1, 1e-2, 1e-3, 1e-6))
+    yield Case(problem, 0.1, 1.0, noisy, min(noisy, baselines), (1e-1, 1e-2))
+    yield Case(problem, 0.1, 1.02, noisy, min(noisy, baselines), (1e-1, 1e-2, 1e-3))
 
 
 CASES = (
@@ -129,8 +129,8 @@ QUICK = tuple(_cases("least squares", 300, 100, 100))
 
 
 @dataclass(frozen=True)
-class Look:
-    """A run after some rounds.
+class GapRecord:
+    """The certificate of a run after some rounds.
 
     Attributes
     ----------
@@ -150,111 +150,124 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Course:
-    """One run, as it was looked at.
+class GapHistory(SavedJson):
+    """The certificates of one run.
 
     Attributes
     ----------
     case : Case
-        What was solved.
-    method : str
-        Its name; that of PC-FedAvg is the same for all pairs of the grid.
+        The problem and its batches.
+    name : str
+        The name of the algorithm; all pairs of the grid of PC-FedAvg have the same.
     algorithm : str
-        With its parameters.
-    looks : tuple of Look
+        The algorithm with its parameters.
+    records : tuple of GapRecord
         In the order of rounds.
     status : str
-        How it ended: ``reached`` the smallest gap asked for, ``stalled``, ``diverged`` or
-        ``finished`` its rounds.
+        How the run ended: ``reached`` the smallest target, ``stalled``, ``diverged`` or
+        ``finished`` all rounds.
     """
 
     case: Case
-    method: str
+    name: str
     algorithm: str
-    looks: tuple[Look, ...] = ()
+    records: tuple[GapRecord, ...] = ()
     status: str = "finished"
 
-    def reach(self, target: float) -> Look | None:
-        """Return the first look with a gap that is small enough; None if there is none."""
-        return next((look for look in self.looks if look.gap <= target), None)
+    file_kind = "run of the exact experiment"
+    format = 1
+    advice = "delete it, then rerun the command."
 
-    def at(self, sent: int) -> Look | None:
-        """Return the last look before more than ``sent`` bytes were sent."""
-        return next((look for look in reversed(self.looks) if look.bytes <= sent), None)
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        case = Case(**{**contents["case"], "targets": tuple(contents["case"]["targets"])})
+        records = tuple(GapRecord(**record) for record in contents["records"])
+        return cls(case, contents["name"], contents["algorithm"], records, contents["status"])
+
+    def reach(self, target: float) -> GapRecord | None:
+        """Return the first record with a gap of at most ``target``; None if there is none."""
+        return next((each for each in self.records if each.gap <= target), None)
+
+    def at(self, sent: int) -> GapRecord | None:
+        """Return the last record with at most ``sent`` bytes; None if there is none."""
+        return next((each for each in reversed(self.records) if each.bytes <= sent), None)
 
     @property
     def smallest_gap(self) -> float:
-        """The smallest gap of all looks."""
-        return min((look.gap for look in self.looks), default=math.inf)
+        """The smallest gap of all records."""
+        return min((each.gap for each in self.records), default=math.inf)
 
 
 @dataclass(frozen=True)
-class Race:
+class ExactResults:
     """All runs of the experiment."""
 
-    courses: tuple[Course, ...]
+    runs: tuple[GapHistory, ...]
 
     @property
     def cases(self) -> tuple[Case, ...]:
         """The cases, in the order of the runs."""
-        return tuple(dict.fromkeys(course.case for course in self.courses))
+        return tuple(dict.fromkeys(each.case for each in self.runs))
 
-    def of(self, case: Case, method: str) -> list[Course]:
-        """Return the runs of a method in a case."""
-        return [each for each in self.courses if (each.case, each.method) == (case, method)]
+    def of(self, case: Case, name: str) -> list[GapHistory]:
+        """Return the runs of an algorithm in a case."""
+        return [each for each in self.runs if (each.case, each.name) == (case, name)]
 
-    def methods(self, case: Case) -> list[str]:
-        """Return the methods of a case."""
-        return list(dict.fromkeys(each.method for each in self.courses if each.case == case))
+    def names(self, case: Case) -> list[str]:
+        """Return the names of the algorithms in a case."""
+        return list(dict.fromkeys(each.name for each in self.runs if each.case == case))
 
-    def first(self, case: Case, method: str, target: float) -> Look | None:
-        """Return where a run of the method got there in the fewest rounds."""
-        found = [course.reach(target) for course in self.of(case, method)]
-        return min((look for look in found if look), key=lambda look: look.round, default=None)
+    def first(self, case: Case, name: str, target: float) -> GapRecord | None:
+        """Return the record of the run that reached the target in the fewest rounds."""
+        found = [each.reach(target) for each in self.of(case, name)]
+        return min((each for each in found if each), key=lambda each: each.round, default=None)
 
-    def best(self, case: Case, method: str) -> Course:
-        """Return the run of the method with the smallest gap."""
-        return min(self.of(case, method), key=lambda course: course.smallest_gap)
+    def best(self, case: Case, name: str) -> GapHistory:
+        """Return the run of the algorithm with the smallest gap."""
+        return min(self.of(case, name), key=lambda each: each.smallest_gap)
 
 
-def measure_exact(
+def run_exact(
     out: Path,
     *,
     cases: Sequence[Case] = CASES,
     data_dir: Path | None = None,
     workers: int = 2,
-    tick: Callable[[Course], None] = lambda course: None,
-) -> Race:
-    """Run everything; finished runs are not run again.
+    on_progress: Callable[[GapHistory], None] = lambda run: None,
+) -> ExactResults:
+    """Run all algorithms in all cases; finished runs are loaded.
 
     Parameters
     ----------
     out : Path
         Directory of the results.
     cases : sequence of Case
-        What to solve.
+        The cases.
     data_dir : Path, optional
-        Where the user keeps data sets.
+        The user's directory of data sets.
     workers : int
-        Processes side by side.
-    tick : callable
-        Told of every run that is done.
+        Number of parallel processes.
+    on_progress : callable
+        Called with every finished run.
     """
-    jobs = [(case, k) for case in cases for k in range(len(METHODS))]
-    longest = sorted(jobs, key=lambda job: job[0].problem != "MNIST")
+    jobs = [(case, k) for case in cases for k in range(len(ENTRIES))]
+    longest_first = sorted(jobs, key=lambda job: job[0].problem != "MNIST")
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(_course, out, *job, data_dir): job for job in longest}
+        running = {pool.submit(_load_or_run, out, *job, data_dir): job for job in longest_first}
         try:
             for future in as_completed(running):
-                tick(future.result())
+                on_progress(future.result())
         finally:
             pool.shutdown(cancel_futures=True)
         done = {job: future.result() for future, job in running.items()}
-    return Race(tuple(done[job] for job in jobs))
+    return ExactResults(tuple(done[job] for job in jobs))
 
 
 def least_squares() -> Problem:
-    """Return five agents with ill-conditioned data that disagree, and budgets that bind."""
+    """Return five agents with different, ill-conditioned data and active budgets."""
     rng = np.random.default_rng(0)
     agents = []
     for radius in (0.5, 1.0, 2.0, 4.0, 8.0):
@@ -264,8 +277,8 @@ def least_squares() -> Problem:
     return Problem(agents)
 
 
-def problem_of(case: Case, data_dir: Path | None) -> Problem:
-    """Return the agents of a case."""
+def case_problem(case: Case, data_dir: Path | None) -> Problem:
+    """Return the problem of a case."""
     if case.problem == "least squares":
         return least_squares()
     preset = load_preset("binding")
@@ -274,69 +287,66 @@ def problem_of(case: Case, data_dir: Path | None) -> Problem:
 
 
 @dataclass(frozen=True)
-class _Method:
-    """A method, as a function of the problem."""
+class _Entry:
+    """An algorithm whose parameters depend on the problem."""
 
     name: str
     make: Callable[[Problem], Algorithm] = field(repr=False)
 
 
-def _methods() -> Iterator[_Method]:
-    """Yield ours, the paper's with every pair of the grid, and the baselines."""
-    yield _Method(OURS, lambda problem: PCFedAvg("auto", "auto", exact=True))
+def _entries() -> Iterator[_Entry]:
+    """Yield exact PC-FedAvg, PC-FedAvg with every pair of the grid, and the baselines."""
+    yield _Entry(OURS, lambda problem: PCFedAvg("auto", "auto", exact=True))
     for penalty in PENALTIES:
-        for share in STEPS:
-            yield _Method(PAPER, partial(_pair, penalty, share))
-    yield _Method("FedAvg", lambda problem: FedAvg("auto", "auto"))
-    yield _Method("FedProx", lambda problem: FedProx("auto", "auto", prox=0.1))
-    yield _Method("SCAFFOLD", lambda problem: Scaffold("auto", "auto"))
+        for step in STEPS:
+            yield _Entry(PAPER, partial(_grid_pair, penalty, step))
+    yield _Entry("FedAvg", lambda problem: FedAvg("auto", "auto"))
+    yield _Entry("FedProx", lambda problem: FedProx("auto", "auto", prox=0.1))
+    yield _Entry("SCAFFOLD", lambda problem: Scaffold("auto", "auto"))
 
 
-def _pair(penalty: float, share: float, problem: Problem) -> PCFedAvg:
+def _grid_pair(penalty: float, step: float, problem: Problem) -> PCFedAvg:
     """Return PC-FedAvg with a pair of the grid."""
     rho = penalty * problem.L_f / problem.m
     auto = PCFedAvg("auto", rho).resolved(problem, RunInfo(rounds=1, max_local_steps=1))
-    return PCFedAvg(share * auto.round_info(0, m=problem.m, max_local_steps=1).step, rho)
+    return PCFedAvg(step * auto.round_info(0, m=problem.m, max_local_steps=1).step, rho)
 
 
-METHODS = tuple(_methods())
+ENTRIES = tuple(_entries())
 
 
-def _course(out: Path, case: Case, which: int, data_dir: Path | None) -> Course:
-    """Return a run from its file, or run it and write the file, whole or not at all."""
-    problem = problem_of(case, data_dir)
-    method = METHODS[which]
-    algorithm = method.make(problem).resolved(problem, case.run_info(problem))
-    start = Course(case, method.name, repr(algorithm))
-    path = out / "runs" / f"{case.slug}-{which}.json"
+def _load_or_run(out: Path, case: Case, index: int, data_dir: Path | None) -> GapHistory:
+    """Load a run from its file, or run it and save the file."""
+    problem = case_problem(case, data_dir)
+    entry = ENTRIES[index]
+    algorithm = entry.make(problem).resolved(problem, case.run_info(problem))
+    start = GapHistory(case, entry.name, repr(algorithm))
+    path = out / "runs" / f"{case.slug}-{index}.json"
     if path.exists():
-        kept = json.loads(path.read_text("utf-8"))
-        seen = tuple(Look(**look) for look in kept["looks"])
-        known = Case(**{**kept["case"], "targets": tuple(kept["case"]["targets"])})
-        found = Course(**{**kept, "case": known, "looks": seen})
-        if (found.case, found.algorithm) == (start.case, start.algorithm):
-            return found
+        saved = GapHistory.load(path)
+        if (saved.case, saved.algorithm) == (start.case, start.algorithm):
+            return saved
     with threadpool_limits(1):
-        course = _run(problem, algorithm, start)
-    write_atomically(path, json.dumps(asdict(course)).encode())
-    return course
+        finished = _run(problem, algorithm, start)
+    finished.save(path)
+    return finished
 
 
-def looks(rounds: int) -> list[int]:
-    """Return the rounds after which a run is looked at: 1, 2, 3, … growing by a fifth."""
+def certified_rounds(rounds: int) -> list[int]:
+    """Return the rounds after which a run is certified: 1, 2, 3, …, later growing by a fifth."""
     found = [1]
     while found[-1] < rounds:
         found.append(min(rounds, max(found[-1] + 1, round(1.2 * found[-1]))))
     return found
 
 
-def _run(problem: Problem, algorithm: Algorithm, start: Course) -> Course:
-    """Run until the smallest target, a standstill or the last round."""
+def _run(problem: Problem, algorithm: Algorithm, start: GapHistory) -> GapHistory:
+    """Run until the smallest target is reached, the gap stalls, or the last round is done."""
     case, status = start.case, "finished"
     result: Result | None = None
-    seen: Certificate | None = None
-    rows: list[Look] = []
-    for at in looks(case.rounds if start.method == OURS else case.others):
+    certificate: Certificate | None = None
+    records: list[GapRecord] = []
+    for at in certified_rounds(case.rounds if start.name == OURS else case.baseline_rounds):
         result = run(
             problem,
             algorithm,
@@ -346,50 +356,54 @@ def _run(problem: Problem, algorithm: Algorithm, start: Course) -> Course:
             x0=result,
             eval_every=at,
         )
-        seen = None if result.status == "diverged" else _certified(problem, result, seen)
-        if seen is None:
+        diverged = result.status == "diverged"
+        certificate = None if diverged else _certify_or_none(problem, result, certificate)
+        if certificate is None:
             status = "diverged"
             break
-        rows.append(_look(result, seen))
-        gap = rows[-1].gap
+        records.append(_record(result, certificate))
+        gap = records[-1].gap
         if gap <= min(case.targets):
             status = "reached"
             break
-        if start.method != OURS and at >= 200:
-            third = [row.gap for row in rows if row.round <= at / 3]
+        if start.name != OURS and at >= 200:
+            third = [each.gap for each in records if each.round <= at / 3]
             if gap > 0.8 * third[-1]:
                 status = "stalled"
                 break
-    return replace(start, looks=tuple(rows), status=status)
+    return replace(start, records=tuple(records), status=status)
 
 
-def _certified(problem: Problem, result: Result, nearby: Certificate | None) -> Certificate | None:
-    """Return the certificate, None where models are too wild to project."""
+def _certify_or_none(
+    problem: Problem, result: Result, earlier: Certificate | None
+) -> Certificate | None:
+    """Return the certificate; None if the models are too large to project."""
     try:
-        return certify(problem, result, witness=None if nearby is None else nearby.witness)
+        return certify(problem, result, witness=None if earlier is None else earlier.witness)
     except (ProjectionError, ValueError):
         return None
 
 
-def _look(result: Result, seen: Certificate) -> Look:
-    """Return what is kept of a round."""
+def _record(result: Result, certificate: Certificate) -> GapRecord:
+    """Return the record of a certified round."""
     last = result.history[-1]
-    return Look(
+    return GapRecord(
         round=last.round,
         bytes=last.bytes_up + last.bytes_down,
-        gap=math.inf if seen.gap is None else seen.gap / abs(seen.objective),
-        objective=seen.objective,
-        infeasibility=float(seen.infeasibility.max()),
+        gap=math.inf if certificate.gap is None else certificate.gap / abs(certificate.objective),
+        objective=certificate.objective,
+        infeasibility=float(certificate.infeasibility.max()),
     )
 
 
-def write_race(race: Race, path: Path) -> None:
-    """Write every look at every run as CSV."""
+def write_exact_csv(results: ExactResults, path: Path) -> None:
+    """Write a CSV file with one row per record."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    header = ["case", "method", "algorithm", "round", "bytes", "gap"]
+    header = ["case", "name", "algorithm", "round", "bytes", "gap"]
     writer.writerow([*header, "objective", "infeasibility"])
-    for c in race.courses:
-        for look in c.looks:
-            writer.writerow([c.case.title, c.method, c.algorithm, *asdict(look).values()])
+    for each in results.runs:
+        for record in each.records:
+            labels = (each.case.title, each.name, each.algorithm)
+            writer.writerow([*labels, *asdict(record).values()])
     write_atomically(path, text.getvalue().encode())

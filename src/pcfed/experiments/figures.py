@@ -1,4 +1,4 @@
-"""The paper's figures and ours, as PNG and PDF that could go into a paper, with CSV beside them."""
+"""Figures of the experiments as PNG and PDF files, with their data as CSV files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pcfed.experiments.claims import PC, budgets
-from pcfed.experiments.exact import OURS, Case, Race, write_race
-from pcfed.experiments.rates import Rates, write_rates
+from pcfed.experiments.exact import OURS, Case, ExactResults, write_exact_csv
+from pcfed.experiments.rates import Rates, write_rates_csv
 from pcfed.experiments.summary import Comparison, write_csv
 from pcfed.simulation.result import Record
 from pcfed.storage.atomic import write_atomically
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
-
+"""The palette of Okabe and Ito, which colour-blind readers can distinguish."""
 
 DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
-"""Lines that lie on each other can still be told apart."""
+"""Line styles, which distinguish lines that overlap."""
 
 
 def write_figures(
     comparisons: Sequence[Comparison],
     out: Path,
     rates: Rates | None = None,
-    race: Race | None = None,
+    exact: ExactResults | None = None,
 ) -> list[Path]:
-    """Write every figure of the finished settings and their data.
+    """Write all figures and their data.
 
     Parameters
     ----------
@@ -45,9 +44,9 @@ def write_figures(
     out : Path
         Directory to write to.
     rates : Rates, optional
-        The theorem, measured.
-    race : Race, optional
-        Exact PC-FedAvg and others.
+        The measured rates.
+    exact : ExactResults, optional
+        The runs of the exact experiment.
 
     Returns
     -------
@@ -61,13 +60,13 @@ def write_figures(
     for each in comparisons:
         write_csv(each, out / f"{each.slug}.csv")
     if rates:
-        write_rates(rates, out / "rates.csv")
-    if race:
-        write_race(race, out / "exact.csv")
+        write_rates_csv(rates, out / "rates.csv")
+    if exact:
+        write_exact_csv(exact, out / "exact.csv")
     pyplot.switch_backend("agg")
     style = files("pcfed.experiments").joinpath("figures.mplstyle")
     with as_file(style) as path, pyplot.style.context(path):
-        for name, figure in _figures(comparisons, rates, race):
+        for name, figure in _figures(comparisons, rates, exact):
             for kind in ("png", "pdf"):
                 content = io.BytesIO()
                 figure.savefig(content, format=kind)
@@ -78,14 +77,14 @@ def write_figures(
 
 
 def _figures(
-    comparisons: Sequence[Comparison], rates: Rates | None, race: Race | None
+    comparisons: Sequence[Comparison], rates: Rates | None, exact: ExactResults | None
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield the name and the figure of everything there is to show."""
-    if race:
-        for case in race.cases:
-            yield case.slug, certified(race, case)
+    """Yield the name of every figure, and the figure."""
+    if exact:
+        for case in exact.cases:
+            yield case.slug, certified_gap(exact, case)
     if rates:
-        yield "rates", theorem(rates)
+        yield "rates", measured_rates(rates)
     for each in comparisons:
         if each.preset.name == "local-steps":
             yield f"{each.slug}-loss", loss(each)
@@ -97,7 +96,7 @@ def _figures(
 
 
 def infeasibility(comparison: Comparison) -> Figure:
-    """Draw the infeasibility of each agent across methods, one panel an agent."""
+    """Plot the infeasibility of each agent over rounds, one panel per agent."""
     from matplotlib import pyplot
 
     limits = budgets(comparison)
@@ -109,14 +108,14 @@ def infeasibility(comparison: Comparison) -> Figure:
         _lines(panel, comparison, partial(_infeasibility_of, i))
         panel.set_title(f"agent {i + 1}, ‖W‖₁ ≤ {limits[i]:g}")
         panel.set_xlabel("round")
-    axes[0][0].set_ylabel("distance to the own set")
+    axes[0][0].set_ylabel("distance from its set")
     _legend(figure, axes[0][0])
     figure.suptitle(f"Infeasibility: {comparison.title}")
     return figure
 
 
 def loss(comparison: Comparison) -> Figure:
-    """Draw the average loss at the population average over rounds."""
+    """Plot the average loss at the population average over rounds."""
     from matplotlib import pyplot
 
     figure, panel = pyplot.subplots(figsize=(4.2, 3.0))
@@ -128,8 +127,8 @@ def loss(comparison: Comparison) -> Figure:
     return figure
 
 
-def theorem(rates: Rates) -> Figure:
-    """Draw measured suboptimality and infeasibility over the number of rounds, below the bounds."""
+def measured_rates(rates: Rates) -> Figure:
+    """Plot measured suboptimality and infeasibility over the number of rounds, and the bounds."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(7.0, 3.0))
@@ -156,18 +155,20 @@ def theorem(rates: Rates) -> Figure:
     return figure
 
 
-def certified(race: Race, case: Case) -> Figure:
-    """Draw the certified gap over rounds and bytes, and the infeasibility over bytes."""
+def certified_gap(exact: ExactResults, case: Case) -> Figure:
+    """Plot the certified gap over rounds and bytes, and the infeasibility over bytes."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 3, figsize=(9.0, 3.0))
-    for k, name in reversed(list(enumerate(race.methods(case)))):
-        looks = race.best(case, name).looks
-        rounds = [look.round for look in looks]
-        sent = [look.bytes / 1e6 for look in looks]
-        gaps = [look.gap for look in looks]
-        outside = [max(look.infeasibility, 1e-17) for look in looks]
-        for panel, x, y in zip(axes, (rounds, sent, sent), (gaps, gaps, outside), strict=True):
+    for k, name in reversed(list(enumerate(exact.names(case)))):
+        records = exact.best(case, name).records
+        rounds = [each.round for each in records]
+        megabytes = [each.bytes / 1e6 for each in records]
+        gaps = [each.gap for each in records]
+        outside = [max(each.infeasibility, 1e-17) for each in records]
+        for panel, x, y in zip(
+            axes, (rounds, megabytes, megabytes), (gaps, gaps, outside), strict=True
+        ):
             width, dash = (2.0, "-") if name == OURS else (1.2, DASHES[k % len(DASHES)])
             panel.loglog(x, y, color=COLORS[k % len(COLORS)], lw=width, ls=dash, label=name)
     for panel, x in zip(axes, ("round", "megabytes", "megabytes"), strict=True):
@@ -180,7 +181,7 @@ def certified(race: Race, case: Case) -> Figure:
 
 
 def norms(comparison: Comparison) -> Figure:
-    """Draw the l1 norm of every agent's model beside its budget."""
+    """Plot the l1 norm of every agent's model and its budget."""
     from matplotlib import pyplot
 
     figure, panel = pyplot.subplots(figsize=(5.2, 3.0))
@@ -188,8 +189,8 @@ def norms(comparison: Comparison) -> Figure:
     positions = np.arange(len(limits))
     width = 0.8 / len(comparison.results)
     for k, name in enumerate(comparison.results):
-        at = positions + (k - (len(comparison.results) - 1) / 2) * width
-        panel.bar(at, comparison.norms(name), width, color=COLORS[k % len(COLORS)], label=name)
+        centers = positions + (k - (len(comparison.results) - 1) / 2) * width
+        panel.bar(centers, comparison.norms(name), width, color=COLORS[k % len(COLORS)], label=name)
     for position, limit in zip(positions, limits, strict=True):
         label = "budget" if position == 0 else "_nolegend_"
         panel.hlines(limit, position - 0.45, position + 0.45, color="black", label=label)
@@ -205,9 +206,9 @@ def norms(comparison: Comparison) -> Figure:
 
 
 def _legend(figure: Figure, panel: Axes) -> None:
-    """Put one legend below the panels, in the order of the preset."""
+    """Add one legend below the panels, in the order of the preset."""
     handles, labels = panel.get_legend_handles_labels()
-    if panel.lines:  # they were drawn from last to first
+    if panel.lines:  # lines were drawn from last to first
         handles, labels = handles[::-1], labels[::-1]
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
 
@@ -217,7 +218,7 @@ def _infeasibility_of(agent: int, record: Record) -> float:
 
 
 def _lines(panel: Axes, comparison: Comparison, quantity: Callable[[Record], float]) -> None:
-    """Draw a quantity of every method with its spread over seeds; ours is on top, and thick."""
+    """Plot a quantity of every run with its spread over seeds; PC-FedAvg is on top, and thick."""
     for k, name in reversed(list(enumerate(comparison.results))):
         curve = comparison.curve(name, quantity)
         color = COLORS[k % len(COLORS)]

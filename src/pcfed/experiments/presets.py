@@ -1,4 +1,4 @@
-"""Experiments as TOML files: settings (data, shards, constraints) and the methods run on each."""
+"""Experiments as TOML files: settings (data, partition, constraints) and the runs in each."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from pcfed.algorithms import Algorithm, FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold, Schedule
+from pcfed.algorithms import Algorithm, Power, Schedule
+from pcfed.algorithms.registry import from_mapping
 from pcfed.sets import L1Ball, parse_set
 
-ALGORITHMS = {kind.__name__: kind for kind in (PCFedAvg, FedAvg, FedProx, Scaffold, Local)}
 PARTITIONS = ("label_sorted", "iid", "dirichlet")
 NAMES = ("mnist", "cifar10", "local-steps", "binding")
 """The presets that come with the package, in the order of the report."""
 
 
 @dataclass(frozen=True)
-class Method:
-    """One method in one setting.
+class RunSpec:
+    """One run of a setting: an algorithm with its parameters.
 
     Attributes
     ----------
     name : str
-        What figures call it.
+        Its label in figures.
     algorithm : Algorithm
-        The method with its parameters.
+        The algorithm with its parameters.
     local_steps : int
         Local steps in a round.
     participation : float or int
-        Share or number of agents in a round.
+        Fraction or number of agents in a round.
     """
 
     name: str
@@ -45,30 +45,30 @@ class Method:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all methods of a comparison share.
+    """What all runs of a comparison have in common.
 
     Attributes
     ----------
     name : str
-        What figures call it.
+        Its label in figures.
     data : str
         Name of the data set.
     samples : int or None
-        How many training samples are used; None for all.
+        Number of training samples; None for all.
     partition : str
-        How samples are shared out: ``label_sorted``, ``iid`` or ``dirichlet``.
+        Partition of the samples among agents: ``label_sorted``, ``iid`` or ``dirichlet``.
     constraints : tuple of str
-        One set per agent, as `pcfed.sets.parse_set` reads it.
+        One set per agent, in the format of `pcfed.sets.parse_set`.
     couplings : tuple of float
         One coupling per agent.
     rounds : int
         Number of rounds.
     batch : float
-        Share of the local data in a gradient.
+        Fraction of the local data in a gradient.
     seeds : int or None
-        At most so many seeds; None for as many as asked for.
-    methods : tuple of Method
-        What is compared.
+        Maximal number of seeds; None for no limit.
+    runs : tuple of RunSpec
+        The runs to compare.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Setting:
     rounds: int
     batch: float
     seeds: int | None
-    methods: tuple[Method, ...] = field(repr=False)
+    runs: tuple[RunSpec, ...] = field(repr=False)
 
     @property
     def budgets(self) -> list[float | None]:
@@ -98,7 +98,7 @@ class Preset:
     settings: tuple[Setting, ...]
 
     def quick(self) -> Preset:
-        """Return the same experiment in small: the digits data, a quarter of the rounds."""
+        """Return a small version of the experiment: the digits data, a quarter of the rounds."""
         small = [
             replace(
                 each,
@@ -110,11 +110,11 @@ class Preset:
             )
             for each in self.settings
         ]
-        settings = tuple(dict.fromkeys(small))  # those that differ in size only have become one
+        settings = tuple(dict.fromkeys(small))  # settings that differ only in size are equal now
         return replace(self, title=f"{self.title} (quick, on digits)", settings=settings)
 
     def partitioned(self, partition: str) -> Preset:
-        """Return the same experiment with the data shared out in another way."""
+        """Return the same experiment with another partition of the data."""
         if partition not in PARTITIONS:
             raise ValueError(
                 f"reproduce: partition must be one of {', '.join(PARTITIONS)}, got {partition!r}; "
@@ -126,14 +126,14 @@ class Preset:
 
 
 def load_preset(name: str, *, others: Sequence[str] = ()) -> Preset:
-    """Return a preset that comes with the package, or the one in a TOML file of the same form.
+    """Return a preset of the package, or the one in a TOML file of the same format.
 
     Parameters
     ----------
     name : str
         One of ``NAMES``, or the path of a file that ends in ``.toml``.
     others : sequence of str
-        What else the caller knows by name, for the message.
+        Other experiments that the caller knows, for the error message.
     """
     if name.endswith(".toml"):
         return _read(Path(name).stem, name, Path(name))
@@ -146,7 +146,7 @@ def load_preset(name: str, *, others: Sequence[str] = ()) -> Preset:
 
 
 def _read(name: str, where: str, file: Path | Traversable) -> Preset:
-    """Return the preset in a file, or say in a sentence what is wrong with it."""
+    """Return the preset in a file; raise a sentence if it is not valid."""
     try:
         table = tomllib.loads(file.read_text("utf-8"))
         settings: dict[str, dict[str, Any]] = {}
@@ -154,20 +154,22 @@ def _read(name: str, where: str, file: Path | Traversable) -> Preset:
             like = settings[given["like"]] if "like" in given else {}
             settings[given["name"]] = {**like, **given}
         return Preset(name, table["title"], tuple(_setting(each) for each in settings.values()))
-    except OSError as mistake:
-        reason = mistake.strerror or str(mistake)
-    except KeyError as mistake:
-        reason = f"the key {mistake.args[0]!r} is missing or names nothing"
-    except (TypeError, ValueError, AttributeError) as mistake:
-        reason = str(mistake).rstrip(".")
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except KeyError as error:
+        reason = f"the key or the setting {error.args[0]!r} is missing"
+    except (TypeError, ValueError, AttributeError) as error:
+        reason = str(error).rstrip(".")
     raise ValueError(
-        f"{where}: it must be an experiment in TOML, but {reason}; "
-        "see the presets of pcfed.experiments for the form."
+        f"{where} is not a valid experiment: {reason}; "
+        "see the TOML files of pcfed.experiments for the format."
     )
 
 
 def _setting(table: Mapping[str, Any]) -> Setting:
     """Return the setting that a TOML table describes."""
+    if "method" in table:
+        raise ValueError("[[setting.method]] is now called [[setting.run]]")
     return Setting(
         name=table["name"],
         data=table["data"],
@@ -178,34 +180,35 @@ def _setting(table: Mapping[str, Any]) -> Setting:
         rounds=table["rounds"],
         batch=table["batch"],
         seeds=table.get("seeds"),
-        methods=tuple(_method(each, table) for each in table["method"]),
+        runs=tuple(_run_spec(each, table) for each in table["run"]),
     )
 
 
-def _method(table: Mapping[str, Any], setting: Mapping[str, Any]) -> Method:
-    """Return a method; what its table leaves out is taken from the setting's."""
-    known = {"name", "algorithm", "local_steps", "participation"}
-    parameters = {key: value for key, value in table.items() if key not in known}
+def _run_spec(table: Mapping[str, Any], setting: Mapping[str, Any]) -> RunSpec:
+    """Return a run; keys that are missing in its table are taken from that of the setting."""
+    own_keys = {"name", "algorithm", "local_steps", "participation"}
+    parameters = {key: value for key, value in table.items() if key not in own_keys}
     parameters.setdefault("penalty", setting["penalty"])
     parameters = {key: _schedule(value) for key, value in parameters.items()}
-    return Method(
+    return RunSpec(
         name=table["name"],
-        algorithm=ALGORITHMS[table["algorithm"]](**parameters),
+        algorithm=from_mapping({"name": table["algorithm"], **parameters}),
         local_steps=table.get("local_steps", setting.get("local_steps")),
         participation=table.get("participation", 1.0),
     )
 
 
 def _schedule(value: float | Mapping[str, float]) -> Schedule:
-    """Return a number as it is and a table as a power of the round."""
+    """Return a number unchanged, and a table as a power of the round."""
     return Power(**value) if isinstance(value, Mapping) else value
 
 
-def digest(setting: Setting, method: Method, seed: int) -> str:
-    """Return sixteen hexadecimal digits that change with anything that a run depends on.
+def digest(setting: Setting, spec: RunSpec, seed: int) -> str:
+    """Return sixteen hexadecimal digits that identify a run.
 
-    Names do not matter: the same run in two experiments is run once.
+    They depend on everything that the result depends on, and not on labels, so that a run that
+    occurs in two experiments is run once.
     """
-    names = {"name": None, "seeds": None, "methods": None}
-    facts = {**vars(setting), **names, "method": repr(replace(method, name="")), "seed": seed}
-    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
+    ignored = {"name": None, "seeds": None, "runs": None}
+    key = {**vars(setting), **ignored, "run": repr(replace(spec, name="")), "seed": seed}
+    return hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()[:16]

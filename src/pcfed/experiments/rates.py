@@ -1,24 +1,25 @@
-r"""The theorem, measured: how suboptimality and infeasibility fall with the number of rounds.
+r"""The rates of the theorem, measured: suboptimality and infeasibility by number of rounds.
 
-Logistic regression with an l2 term, on data that disagree between agents, with l1 budgets that
-bind: well conditioned, so that runs are long enough to show the rate, and with an optimum that is
-known to a certified gap of 1e-10. Every agent starts from the worst corner of its set. For every R
-the penalty is $\rho = \sqrt R$ and the step the largest that the theorem admits. Measured is the
-mean over the run, which is what $K^*$, uniform over all local steps, has in expectation; it is
-integrated from rounds that are dense where the models move fast.
+The problem is logistic regression with an l2 term, on different data for each agent, with l1
+budgets that are active at the optimum. It is well conditioned, so that the runs are long enough to
+show the rate, and its optimum is known to a certified gap of 1e-10. Every agent starts from the
+worst corner of its set. For every R the penalty is $\rho = \sqrt R$, and the step is the largest
+that the theorem admits. We measure means over the run, because these are the expectations for
+$K^*$, which is uniform over all local steps; they are integrals over evaluated rounds, which are
+dense where the models move fast.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from scipy.stats import linregress, t
@@ -33,6 +34,7 @@ from pcfed.sets import L1Ball
 from pcfed.simulation import run
 from pcfed.simulation.result import Record, Result
 from pcfed.storage.atomic import write_atomically
+from pcfed.storage.saved import Metadata, SavedJson
 
 RATES = "rates"
 """The name of this experiment."""
@@ -43,18 +45,18 @@ RADII = (0.1, 0.3)
 SAMPLES, FEATURES, L2 = 100, 8, 0.5
 LOCAL_STEPS = 2
 BATCH = 0.2
-LOOKS = 64
-"""A run is looked at so many times whenever it has doubled its length."""
+EVALUATIONS = 64
+"""Number of evaluations each time that a run doubles its length."""
 
 
 @dataclass(frozen=True)
-class RatePoint:
-    """One run: what was measured, and what the theorem promises.
+class RatePoint(SavedJson):
+    """One run: the measured values, and the bounds of the theorem.
 
     Attributes
     ----------
     rounds, seed : int
-        R, and the seed of the batches.
+        R, and the seed of the sampling.
     suboptimality : float
         Mean over the run of f − f*; infeasible models can do better than the optimum.
     infeasibility : float
@@ -71,10 +73,21 @@ class RatePoint:
     infeasibility_bound: float
     lower: float
 
+    file_kind = "measurement of the rates"
+    format = 1
+    advice = "delete it, then rerun the command."
+
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        return cls(**{key: value for key, value in contents.items() if key != "format"})
+
 
 @dataclass(frozen=True)
 class Fit:
-    """The slope of a straight line through logarithms, with its 95 % confidence interval."""
+    """The slope of a straight line fitted to logarithms, with its 95 % confidence interval."""
 
     slope: float
     low: float
@@ -100,14 +113,14 @@ class Rates:
 
     @property
     def tail(self) -> Rates:
-        """The longer half of the runs, where the rate should show."""
+        """The longer half of the runs, where the asymptotic rate should be visible."""
         sizes = sorted({point.rounds for point in self.points})
         long = set(sizes[len(sizes) // 2 :])
         return Rates(tuple(point for point in self.points if point.rounds in long))
 
     @property
-    def broken(self) -> tuple[RatePoint, ...]:
-        """The runs that break a bound."""
+    def violations(self) -> tuple[RatePoint, ...]:
+        """The runs that violate a bound."""
         return tuple(
             point
             for point in self.points
@@ -119,7 +132,7 @@ class Rates:
 
 
 def rates_problem() -> Problem:
-    """Return two agents whose data disagree, with budgets that bind at the optimum."""
+    """Return two agents with different data, and budgets that are active at the optimum."""
     rng = np.random.default_rng(0)
     agents = []
     for radius in RADII:
@@ -136,9 +149,9 @@ def measure_rates(
     rounds: Sequence[int] = ROUNDS,
     seeds: int = 3,
     workers: int = 2,
-    tick: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda rounds: None,
 ) -> Rates:
-    """Run PC-FedAvg for every number of rounds and seed; finished runs are not run again.
+    """Run PC-FedAvg for every number of rounds and seed; finished runs are loaded.
 
     Parameters
     ----------
@@ -149,9 +162,9 @@ def measure_rates(
     seeds : int
         Number of seeds for each.
     workers : int
-        Processes side by side.
-    tick : callable
-        Told how many rounds have been done since the last call.
+        Number of parallel processes.
+    on_progress : callable
+        Called with the number of rounds of every finished run.
     """
     jobs = [(R, seed) for R in sorted(rounds, reverse=True) for seed in range(seeds)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
@@ -159,7 +172,7 @@ def measure_rates(
         try:
             for future in as_completed(running):
                 future.result()
-                tick(running[future])
+                on_progress(running[future])
         finally:
             pool.shutdown(cancel_futures=True)
         points = [future.result() for future in running]
@@ -167,24 +180,24 @@ def measure_rates(
 
 
 def _point(out: Path, R: int, seed: int) -> RatePoint:
-    """Return a run from its file, or run it and write the file, whole or not at all."""
+    """Load a run from its file, or run it and save the file."""
     path = out / "runs" / f"rates-R{R}-seed{seed}.json"
     if path.exists():
-        return RatePoint(**json.loads(path.read_text("utf-8")))
+        return RatePoint.load(path)
     with threadpool_limits(1):
         point = _measure(rates_problem(), R, seed)
-    write_atomically(path, json.dumps(asdict(point)).encode())
+    point.save(path)
     return point
 
 
 def _measure(problem: Problem, R: int, seed: int) -> RatePoint:
-    """Run once and compare with the theorem."""
+    """Run once and compute the bounds."""
     best = optimum(problem, tolerance=1e-10)
     if best.status != "converged":
-        raise ArithmeticError(f"rates: the optimum was not reached: {best.message}")
-    slope = problem.gradient(np.zeros(problem.n))
+        raise ArithmeticError(f"rates: the optimum was not found: {best.message}")
+    gradient = problem.gradient(np.zeros(problem.n))
     start = np.stack(
-        [agent.constraint.minimize_linear(-slope[i]) for i, agent in enumerate(problem.agents)]
+        [agent.constraint.minimize_linear(-gradient[i]) for i, agent in enumerate(problem.agents)]
     ).astype(np.float64)
     rho = math.sqrt(R)
     known = constants(
@@ -196,30 +209,30 @@ def _measure(problem: Problem, R: int, seed: int) -> RatePoint:
         constrained=best,
         penalised=optimum(problem, penalty=rho),
     )
-    promised = bounds(known, rounds=R)
-    seen = _records(problem, PCFedAvg(step=promised.step, penalty=rho), R, start, seed)
-    at = [record.round for record in seen]
-    objectives = [record.objective for record in seen]
-    squares = [float(np.sum(record.infeasibility**2)) for record in seen]
+    bound = bounds(known, rounds=R)
+    records = _records(problem, PCFedAvg(step=bound.step, penalty=rho), R, start, seed)
+    rounds = [record.round for record in records]
+    objectives = [record.objective for record in records]
+    squares = [float(np.sum(record.infeasibility**2)) for record in records]
     return RatePoint(
         rounds=R,
         seed=seed,
-        suboptimality=float(np.trapezoid(objectives, at)) / R - best.objective,
-        infeasibility=float(np.trapezoid(squares, at)) / R,
-        upper=promised.upper.value,
-        infeasibility_bound=promised.infeasibility.value,
-        lower=promised.lower.value,
+        suboptimality=float(np.trapezoid(objectives, rounds)) / R - best.objective,
+        infeasibility=float(np.trapezoid(squares, rounds)) / R,
+        upper=bound.upper.value,
+        infeasibility_bound=bound.infeasibility.value,
+        lower=bound.lower.value,
     )
 
 
 def _records(
     problem: Problem, algorithm: PCFedAvg, R: int, start: Float64Array, seed: int
 ) -> tuple[Record, ...]:
-    """Run R rounds and look at the first ones all, later ones less and less often."""
+    """Run R rounds; evaluate all of the first rounds, then fewer and fewer."""
     result: Result | None = None
     done = 0
     while done < R:
-        rounds = min(max(LOOKS, done), R - done)
+        rounds = min(max(EVALUATIONS, done), R - done)
         result = run(
             problem,
             algorithm,
@@ -228,14 +241,14 @@ def _records(
             batch=BATCH,
             seed=seed,
             x0=start if result is None else result,
-            eval_every=max(1, rounds // LOOKS),
+            eval_every=max(1, rounds // EVALUATIONS),
         )
         done += rounds
     return (result.start, *result.history) if result else ()
 
 
-def write_rates(rates: Rates, path: Path) -> None:
-    """Write all runs as CSV, one row each."""
+def write_rates_csv(rates: Rates, path: Path) -> None:
+    """Write a CSV file with one row per run."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=list(asdict(rates.points[0])))
     writer.writeheader()

@@ -1,13 +1,12 @@
-"""Run the jobs of experiments side by side, keep what is finished, and go on where it was.
+"""Run the jobs of experiments in parallel; finished jobs are kept and interrupted ones resumed.
 
-A job is one method in one setting with one seed. Its result is one file, written whole or not at
-all, whose name holds a digest of everything that the run depends on: a file that is there is
-finished, and a changed preset makes a new one.
+A job is one run of a setting with one seed. Its result is one file, written atomically, whose name
+holds a digest of everything that the result depends on: a job is finished if its file exists, and a
+changed preset gives a new file.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,63 +14,89 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from pcfed import data
-from pcfed.experiments.presets import Method, Preset, Setting, digest
+from pcfed.experiments.presets import Preset, RunSpec, Setting, digest
 from pcfed.losses import SoftmaxRegression
 from pcfed.problem import Agent, Problem
 from pcfed.sets import parse_set
 from pcfed.simulation import Checkpointing, Evaluation, run
 from pcfed.simulation.result import Result
-from pcfed.storage.atomic import write_atomically
+from pcfed.storage.saved import Metadata, SavedJson
 
 DIRICHLET_ALPHA = 0.5
 
 
 @dataclass(frozen=True)
 class Job:
-    """One method in one setting of an experiment, with one seed."""
+    """One run of a setting of an experiment, with one seed."""
 
     preset: str
     setting: Setting
-    method: Method
+    spec: RunSpec
     seed: int
 
     def path(self, out: Path) -> Path:
-        """Return where the result is kept below the directory ``out``."""
-        algorithm = type(self.method.algorithm).__name__.lower()
-        digits = digest(self.setting, self.method, self.seed)
+        """Return the file of the result below the directory ``out``."""
+        algorithm = type(self.spec.algorithm).__name__.lower()
+        digits = digest(self.setting, self.spec, self.seed)
         return out / "runs" / f"{self.setting.data}-{algorithm}-seed{self.seed}-{digits}.npz"
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the run was, for the file beside its result."""
-        setting = {**asdict(replace(self.setting, methods=())), "methods": []}
-        return {
-            "experiment": self.preset,
-            "setting": setting,
-            "method": repr(self.method),
-            "seed": self.seed,
-        }
+
+@dataclass(frozen=True)
+class RunDescription(SavedJson):
+    """The file beside a result that says which problem was solved, and how.
+
+    Attributes
+    ----------
+    experiment : str
+        Name of the preset.
+    setting : Setting
+        The setting, without its runs.
+    run : str
+        The algorithm and its parameters.
+    seed : int
+        The seed.
+    """
+
+    experiment: str
+    setting: Setting
+    run: str
+    seed: int
+
+    file_kind = "description of a run"
+    format = 1
+    advice = "give a result of pcfed reproduce, with the JSON file beside it."
+
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        given = dict(contents["setting"])
+        tuples = {key: tuple(given[key]) for key in ("constraints", "couplings", "runs")}
+        setting = Setting(**{**given, **tuples})
+        return cls(contents["experiment"], setting, contents["run"], int(contents["seed"]))
 
 
 def jobs(presets: Iterable[Preset], seeds: int) -> list[Job]:
-    """Return all jobs of the presets; a setting may ask for fewer seeds."""
+    """Return all jobs of the presets; a setting may limit the number of seeds."""
     return [
-        Job(preset.name, setting, method, seed)
+        Job(preset.name, setting, spec, seed)
         for preset in presets
         for setting in preset.settings
-        for method in setting.methods
+        for spec in setting.runs
         for seed in range(min(seeds, setting.seeds or seeds))
     ]
 
 
 def distinct(todo: Iterable[Job]) -> list[Job]:
-    """Return the jobs without those that repeat another one under other names."""
+    """Return the jobs without those that are the same run under another name."""
     return list({job.path(Path()): job for job in todo}.values())
 
 
@@ -81,70 +106,81 @@ def run_jobs(
     *,
     data_dir: Path | None = None,
     workers: int = 2,
-    tick: Callable[[Job, int], None] = lambda job, rounds: None,
+    on_progress: Callable[[Job, int], None] = lambda job, rounds: None,
 ) -> None:
-    """Run the jobs whose results are not there yet.
+    """Run the jobs that are not finished yet.
 
     Parameters
     ----------
     todo : sequence of Job
-        What to run.
+        The jobs.
     out : Path
         Directory of the results.
     data_dir : Path, optional
-        Where the user keeps data sets.
+        The user's directory of data sets.
     workers : int
-        Jobs side by side; each uses one BLAS thread, so that results do not depend on it.
-    tick : callable
-        Told of a job and the number of rounds done since the last call.
+        Number of jobs that run in parallel. Each uses one BLAS thread, so that results do not
+        depend on this number.
+    on_progress : callable
+        Called with a job and the number of its rounds since the last call.
     """
-    halt = threading.Event()
-
-    def one(job: Job) -> None:
-        path = job.path(out)
-        if halt.is_set():
-            return
-        if path.exists():
-            tick(job, job.setting.rounds)
-            return
-        done = 0
-
-        def progress(seen: Evaluation) -> None:
-            nonlocal done
-            tick(job, seen.record.round - done)
-            done = seen.record.round
-
-        result = run(
-            build_problem(job.setting, job.seed, data_dir),
-            job.method.algorithm,
-            rounds=job.setting.rounds,
-            local_steps=job.method.local_steps,
-            batch=job.setting.batch,
-            participation=job.method.participation,
-            seed=job.seed,
-            callbacks=[progress],
-            stop=lambda _: halt.is_set(),
-            checkpoint=Checkpointing(path.with_suffix(".checkpoint"), every=50, resume=True),
-        )
-        if not halt.is_set():
-            facts = json.dumps(job.facts(), indent=1)
-            write_atomically(path.with_suffix(".json"), facts.encode())
-            result.save(path)
-            for done_with in path.parent.glob(f"{path.stem}.checkpoint*"):
-                done_with.unlink()
-
+    interrupted = threading.Event()
     with threadpool_limits(1), ThreadPoolExecutor(workers) as pool:
-        running = [pool.submit(one, job) for job in distinct(todo)]
+        running = [
+            pool.submit(_run_job, job, out, data_dir, interrupted, on_progress)
+            for job in distinct(todo)
+        ]
         try:
             ended, _ = wait(running, return_when=FIRST_EXCEPTION)
             for future in ended:
                 future.result()
         finally:
-            halt.set()
+            interrupted.set()
+
+
+def _run_job(
+    job: Job,
+    out: Path,
+    data_dir: Path | None,
+    interrupted: threading.Event,
+    on_progress: Callable[[Job, int], None],
+) -> None:
+    """Run a job unless its result exists; resume it from its checkpoint if there is one."""
+    path, done = job.path(out), 0
+    if interrupted.is_set():
+        return
+    if path.exists():
+        on_progress(job, job.setting.rounds)
+        return
+
+    def report(evaluation: Evaluation) -> None:
+        nonlocal done
+        on_progress(job, evaluation.record.round - done)
+        done = evaluation.record.round
+
+    result = run(
+        build_problem(job.setting, job.seed, data_dir),
+        job.spec.algorithm,
+        rounds=job.setting.rounds,
+        local_steps=job.spec.local_steps,
+        batch=job.setting.batch,
+        participation=job.spec.participation,
+        seed=job.seed,
+        callbacks=[report],
+        stop=lambda _: interrupted.is_set(),
+        checkpoint=Checkpointing(path.with_suffix(".checkpoint"), every=50, resume=True),
+    )
+    if not interrupted.is_set():
+        setting = replace(job.setting, runs=())
+        description = RunDescription(job.preset, setting, repr(job.spec), job.seed)
+        description.save(path.with_suffix(".json"))
+        result.save(path)  # last, because its existence means that the job is finished
+        for checkpoint in path.parent.glob(f"{path.stem}.checkpoint*"):
+            checkpoint.unlink()
 
 
 def build_problem(setting: Setting, seed: int, data_dir: Path | None = None) -> Problem:
-    """Return the agents of a setting; label-sorted shards are the same for every seed."""
+    """Return the problem of a setting; label-sorted shards are the same for every seed."""
     fixed = 0 if setting.partition == "label_sorted" else seed
     return _build(setting, fixed, data_dir)
 
@@ -154,7 +190,7 @@ def _build(setting: Setting, seed: int, data_dir: Path | None) -> Problem:
     dataset = data.load(setting.data, data_dir=data_dir)
     images, labels = dataset.train_images, dataset.train_labels
     if setting.samples is not None and setting.samples < len(labels):
-        # RandomState's streams never change, so the same images are chosen by every NumPy.
+        # The streams of RandomState are the same in every version of NumPy.
         chosen = np.random.RandomState(0).permutation(len(labels))[: setting.samples]
         images, labels = images[chosen], labels[chosen]
     return Problem(
@@ -166,13 +202,13 @@ def _build(setting: Setting, seed: int, data_dir: Path | None) -> Problem:
             coupling=coupling,
         )
         for rows, constraint, coupling in zip(
-            shares(setting, labels, seed), setting.constraints, setting.couplings, strict=True
+            partition(setting, labels, seed), setting.constraints, setting.couplings, strict=True
         )
     )
 
 
-def shares(setting: Setting, labels: NDArray[np.integer], seed: int) -> list[NDArray[np.intp]]:
-    """Return the rows of every agent."""
+def partition(setting: Setting, labels: NDArray[np.integer], seed: int) -> list[NDArray[np.intp]]:
+    """Return the indices of each agent's samples."""
     agents = len(setting.constraints)
     if setting.partition == "iid":
         return data.iid(labels, agents, seed=seed)
@@ -182,34 +218,24 @@ def shares(setting: Setting, labels: NDArray[np.integer], seed: int) -> list[NDA
 
 
 def problem_of_run(path: Path, data_dir: Path | None = None) -> Problem:
-    """Return the problem that a saved run solved, from the file beside it.
+    """Return the problem that a saved run solved.
 
     Parameters
     ----------
     path : Path
-        The result, ``results/runs/….npz``.
+        The result, ``results/runs/….npz``; its description is the JSON file beside it.
     data_dir : Path, optional
-        Where the user keeps data sets.
+        The user's directory of data sets.
     """
-    beside = path.with_suffix(".json")
-    try:
-        facts = json.loads(beside.read_text("utf-8"))
-        tuples = {key: tuple(facts["setting"][key]) for key in ("constraints", "couplings")}
-        setting = Setting(**{**facts["setting"], **tuples, "methods": ()})
-        seed = int(facts["seed"])
-    except (OSError, ValueError, KeyError, TypeError) as mistake:
-        raise ValueError(
-            f"certify: {beside} must say which problem the run solved, but {mistake}; "
-            "give a result that pcfed reproduce has written, with the file beside it."
-        ) from None
-    return build_problem(setting, seed, data_dir)
+    description = RunDescription.load(path.with_suffix(".json"))
+    return build_problem(description.setting, description.seed, data_dir)
 
 
 def results(todo: Sequence[Job], out: Path) -> dict[Job, Result]:
-    """Return the finished results of these jobs."""
+    """Return the results of the finished jobs."""
     return {job: Result.load(path) for job in todo if (path := job.path(out)).exists()}
 
 
 def slug(name: str) -> str:
-    """Return a name as part of a path."""
+    """Return a name in the characters of file names."""
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"[.,]", "", name.lower())).strip("-")

@@ -1,4 +1,4 @@
-"""What the runs of an experiment came to: curves over rounds with their spread, and tables."""
+"""Results of the runs of an experiment: curves over rounds with their spread, and CSV files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """One setting of an experiment with the results of every method, one per seed.
+    """One setting of an experiment with the results of every run, one per seed.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Comparison:
     setting : Setting
         The setting.
     results : mapping of str to tuple of Result
-        By the name of the method, in the order of the preset.
+        Name of the run → its results, in the order of the preset.
     """
 
     preset: Preset
@@ -47,56 +47,56 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """What figures are headed with."""
+        """The title of figures."""
         return f"{self.preset.title}, {self.setting.name}"
 
     @property
     def slug(self) -> str:
-        """What files are called."""
+        """The start of file names."""
         return f"{self.preset.name}-{slug(self.setting.name)}"
 
-    def curve(self, method: str, quantity: Callable[[Record], float]) -> Curve:
-        """Return a quantity of the records of a method over the rounds, the start included.
+    def curve(self, name: str, quantity: Callable[[Record], float]) -> Curve:
+        """Return a quantity of the records of a run over the rounds, including the start.
 
         If a run ended early, the curve ends there.
         """
-        runs = [(result.start, *result.history) for result in self.results[method]]
+        runs = [(result.start, *result.history) for result in self.results[name]]
         shortest = min(map(len, runs))
         runs = [records[:shortest] for records in runs]
         values = np.array([[quantity(record) for record in records] for records in runs])
         rounds = np.array([record.round for record in runs[0]], dtype=np.float64)
         return Curve(rounds, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
-    def last(self, method: str, quantity: Callable[[Record], float]) -> float:
+    def last(self, name: str, quantity: Callable[[Record], float]) -> float:
         """Return a quantity of the last record, the mean over seeds."""
-        return float(np.mean([quantity(result.history[-1]) for result in self.results[method]]))
+        return float(np.mean([quantity(result.history[-1]) for result in self.results[name]]))
 
-    def norms(self, method: str) -> Float64Array:
+    def norms(self, name: str) -> Float64Array:
         """Return the l1 norm of every agent's last model, the mean over seeds."""
-        models = np.stack([result.models for result in self.results[method]])
+        models = np.stack([result.models for result in self.results[name]])
         return np.asarray(np.abs(models).sum(axis=2).mean(axis=0))
 
-    def worst_infeasibility(self, method: str) -> float:
+    def worst_infeasibility(self, name: str) -> float:
         """Return the largest infeasibility of any agent in any evaluated round of any seed."""
         return max(
             float(record.infeasibility.max())
-            for result in self.results[method]
+            for result in self.results[name]
             for record in (result.start, *result.history)
         )
 
 
 def comparisons(presets: Sequence[Preset], finished: Mapping[Job, Result]) -> list[Comparison]:
-    """Group finished jobs by setting; settings and methods without results are left out."""
+    """Group finished jobs by setting; settings and runs without results are omitted."""
     grouped = []
     for preset in presets:
         for setting in preset.settings:
             results = {
-                method.name: tuple(
+                spec.name: tuple(
                     result
                     for job, result in finished.items()
-                    if (job.preset, job.setting, job.method) == (preset.name, setting, method)
+                    if (job.preset, job.setting, job.spec) == (preset.name, setting, spec)
                 )
-                for method in setting.methods
+                for spec in setting.runs
             }
             results = {name: each for name, each in results.items() if each}
             if results:
@@ -105,15 +105,15 @@ def comparisons(presets: Sequence[Preset], finished: Mapping[Job, Result]) -> li
 
 
 def write_csv(comparison: Comparison, path: Path) -> None:
-    """Write every evaluated round of every run of a setting, one row each."""
+    """Write a CSV file with one row per evaluated round of every run of a setting."""
     agents = range(len(comparison.setting.constraints))
-    header = ["method", "seed", "round", "loss", "objective", "bytes_up", "bytes_down", "seconds"]
+    header = ["run", "seed", "round", "loss", "objective", "bytes_up", "bytes_down", "seconds"]
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow([*header, *(f"infeasibility[{i}]" for i in agents)])
-    for method, results in comparison.results.items():
+    for name, results in comparison.results.items():
         for seed, result in enumerate(results):
             for r in (result.start, *result.history):
-                facts = [r.round, r.loss, r.objective, r.bytes_up, r.bytes_down, r.seconds]
-                writer.writerow([method, seed, *facts, *r.infeasibility.tolist()])
+                values = [r.round, r.loss, r.objective, r.bytes_up, r.bytes_down, r.seconds]
+                writer.writerow([name, seed, *values, *r.infeasibility.tolist()])
     write_atomically(path, text.getvalue().encode())

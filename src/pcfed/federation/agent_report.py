@@ -14,7 +14,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.paths import MODEL, REPORT
-from pcfed.guarantees import send_model
+from pcfed.guarantees import feasible_model
 from pcfed.problem import Agent
 from pcfed.report.page import Definitions, Page, Section, Table, table_of, write_page
 from pcfed.storage.archive import save_arrays
@@ -115,7 +115,7 @@ def save_model_and_report(
     model_metadata : mapping
         What the parameters of the model are.
     """
-    feasible = send_model(agent, model)
+    feasible = feasible_model(agent, model)
     described = {
         "what": "the feasible model of an agent of pcfed",
         "format": FORMAT,

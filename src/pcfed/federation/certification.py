@@ -4,7 +4,7 @@ r"""The certificate over messages: three exchanges, in which agents send only wh
 message                 vectors in it          reply of an agent
 ======================  =====================  ==================================================
 ``feasible_model``      none                   its feasible model $\hat x_i$
-``objective_gradient``  $\hat z$               its objective and its summand of $\bar g$
+``objective_terms``     $\hat z$               its objective and its summand of $\bar g$
 ``gap_term``            $\hat z$, $\bar g$     its summand of the gap
 ======================  =====================  ==================================================
 
@@ -22,12 +22,12 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.protocol import Message, Scalar
-from pcfed.guarantees import send_model, send_share, send_slope
+from pcfed.guarantees import feasible_model, gap_sentence, gap_term, objective_terms
 from pcfed.problem import Agent
 
 REPLY_VECTORS: dict[str, tuple[str, ...]] = {
     "feasible_model": ("model",),
-    "objective_gradient": ("gradient",),
+    "objective_terms": ("gradient",),
     "gap_term": (),
 }
 """The kinds of messages of a certificate, and the vectors that each reply contains."""
@@ -66,14 +66,8 @@ class FederatedCertificate:
 
     @property
     def sentence(self) -> str:
-        """The certificate as a sentence."""
-        if self.gap is None or self.reason is not None:
-            return f"No certificate: {self.reason}."
-        relative = 100 * self.gap / abs(self.objective) if self.objective else math.inf
-        return (
-            f"The feasible models have the objective {self.objective:.6g}, which is at most "
-            f"{self.gap:.3g} ({relative:.2g} %) above the optimum."
-        )
+        """The certificate as one sentence."""
+        return gap_sentence(self.objective, self.gap, self.reason)
 
 
 def certificate_reply(
@@ -83,7 +77,7 @@ def certificate_reply(
 
     Parameters
     ----------
-    kind : {"feasible_model", "objective_gradient", "gap_term"}
+    kind : {"feasible_model", "objective_terms", "gap_term"}
         The kind of the message.
     agent : Agent
         Its data, set and coupling.
@@ -94,17 +88,14 @@ def certificate_reply(
     m : int
         Number of agents.
     """
-    feasible = send_model(agent, model)
+    feasible = feasible_model(agent, model)
     if kind == "feasible_model":
         return {"model": feasible}, {}
-    if kind == "objective_gradient":
-        summand = send_slope(agent, feasible, received[AVERAGE])
-        metadata: dict[str, Scalar] = {
-            "objective": summand.objective,
-            "nonconvex": summand.nonconvex,
-        }
-        return {"gradient": summand.gradient}, metadata
-    gap = send_share(agent, feasible, received[AVERAGE], received[GRADIENT], m)
+    if kind == "objective_terms":
+        terms = objective_terms(agent, feasible, received[AVERAGE])
+        metadata: dict[str, Scalar] = {"objective": terms.objective, "nonconvex": terms.nonconvex}
+        return {"gradient": terms.gradient}, metadata
+    gap = gap_term(agent, feasible, received[AVERAGE], received[GRADIENT], m)
     return {}, {"gap": gap}
 
 
@@ -119,7 +110,7 @@ def federated_certificate(ask_all: AskAll, rounds: int) -> FederatedCertificate:
         Number of completed rounds.
     """
     average = _mean(ask_all("feasible_model", {}), "model")
-    gradients = ask_all("objective_gradient", {AVERAGE: average})
+    gradients = ask_all("objective_terms", {AVERAGE: average})
     gradient = _mean(gradients, "gradient")
     gap_terms = ask_all("gap_term", {AVERAGE: average, GRADIENT: gradient})
     objective = sum(_numbers(gradients, "objective").values()) / len(gradients)

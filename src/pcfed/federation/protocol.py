@@ -8,7 +8,7 @@
                agent: an acknowledgement, after it has written its model
     audit      server: asks for a check of the averages that it holds
                agent: three numbers for each audited vector
-    feasible_model, objective_gradient, gap_term
+    feasible_model, objective_terms, gap_term
                the three exchanges of a certificate (`pcfed.federation.certification`)
 
 Every message of the server after ``hello`` contains the agent's last accepted update. Every reply

@@ -1,14 +1,15 @@
-"""What can be promised of models: a certificate, the theorem's bounds, and reference optima."""
+"""Guarantees: certificates of models, the bounds of the theorem, and reference optima."""
 
 from pcfed.guarantees.bounds import Bound, Bounds, Rounds, bounds, rounds_for
 from pcfed.guarantees.certificate import (
     Certificate,
     Gap,
-    Slope,
+    ObjectiveTerms,
     certify,
-    send_model,
-    send_share,
-    send_slope,
+    feasible_model,
+    gap_sentence,
+    gap_term,
+    objective_terms,
 )
 from pcfed.guarantees.constants import Constants, constants
 from pcfed.guarantees.noise import noise_bound, noise_estimate
@@ -20,17 +21,18 @@ __all__ = [
     "Certificate",
     "Constants",
     "Gap",
+    "ObjectiveTerms",
     "Optimum",
     "Rounds",
-    "Slope",
     "bounds",
     "certify",
     "constants",
+    "feasible_model",
+    "gap_sentence",
+    "gap_term",
     "noise_bound",
     "noise_estimate",
+    "objective_terms",
     "optimum",
     "rounds_for",
-    "send_model",
-    "send_share",
-    "send_slope",
 ]

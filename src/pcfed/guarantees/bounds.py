@@ -1,21 +1,22 @@
-r"""What the theorem promises of a run, as numbers.
+r"""The bounds of the theorem, evaluated for a run.
 
-$K^*$ is uniform over all $K = RH$ local steps, $\bar x_k$ the average over agents of their m blocks
-at local step k and $d_i$ the distance of its i-th block from $X_i$: with full batches expectations
-are plain means over the K steps. With
+$K^*$ is uniform over all $K = RH$ local steps, $\bar x_k$ is the average over agents of their m
+blocks at local step k, and $d_i$ is the distance of its i-th block from $X_i$. With full batches,
+expectations are plain means over the K steps. With
 
 $$ E = \frac{3Q}{K\gamma} + \frac{45}{2} L_G \gamma^2 (H-1)^2 \Big(M_\rho + \frac{\nu^2}{m}\Big)
        + \frac{9 \gamma \nu^2}{m}, \qquad
    a = \frac{m}{\rho} \Big( \|\nabla f(x^*)\| + \sqrt{\|\nabla f(x^*)\|^2 + 2\rho E/m} \Big) $$
 
-the three parts are
+the three parts of the theorem are
 
 1. $E[f(\bar x_{K^*}) - f^*] \le E$,
-2. $\sum_i E[d_i^2] \le a^2$, so every single one is,
+2. $\sum_i E[d_i^2] \le a^2$, which also bounds every single term,
 3. $E[f(\bar x_{K^*}) - f^*] \ge -\|\nabla f(x^*)\| \, a$.
 
-They differ from the printed ones in the constant M, the factor ½ in the penalty and a factor m;
-``as_printed=True`` evaluates those for comparison.
+They differ from the printed ones in the constant M (which the proof of Lemma 4.5 needs at
+$x^*_\rho$), in the factor ½ of the penalty and in a factor m; ``as_printed=True`` evaluates the
+printed ones for comparison.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ ASSUMPTIONS = (
     "Step and penalty are constant, and the step is at most min{1/(6 L_G), 1/(5 L_G (H−1))}.",
 )
 ROUNDING = 1e-9
-"""A step may exceed the largest one by this share: it is written in decimals."""
-MOST = 10**18
-"""Rounds beyond which the search for a sufficient number ends."""
+"""A step may exceed the largest one by this relative error, as users write it in decimals."""
+MAX_ROUNDS = 10**18
+"""Limit of the search for a sufficient number of rounds."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One number that the theorem promises.
+    """One bound of the theorem.
 
     Attributes
     ----------
     value : float
-        The number.
+        The bound.
     claim : str
-        What it bounds.
+        The inequality, with the word "value" in place of the number.
     assumptions : tuple of str
-        What must be so for that.
+        The assumptions under which it holds.
     reference : str
-        Where it is proved.
+        The proposition that proves it.
     """
 
     value: float
@@ -65,7 +66,7 @@ class Bound:
         return self.value
 
     def __str__(self) -> str:
-        return f"{self.claim.replace('value', f'{self.value:.6g}')}"
+        return self.claim.replace("value", f"{self.value:.6g}")
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,17 @@ class Bounds:
     Attributes
     ----------
     upper : Bound
-        On the mean suboptimality, from above.
+        Upper bound on the mean suboptimality.
     infeasibility : Bound
-        On the sum over agents of the mean squared distances from their sets.
+        Upper bound on the sum over agents of the mean squared distances from their sets.
     lower : Bound
-        On the mean suboptimality, from below; not positive.
+        Lower bound on the mean suboptimality; not positive.
     rounds : int
         $R$.
     step : float
         $\gamma$.
     constants : Constants
-        All else that enters.
+        The other constants.
     """
 
     upper: Bound
@@ -102,13 +103,13 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Rounds:
-    r"""The rounds that each part of the theorem needs for one accuracy $\epsilon$.
+    r"""The number of rounds for which each part of the theorem guarantees an accuracy $\epsilon$.
 
     Attributes
     ----------
     upper, infeasibility, lower : int
         Smallest R for which $E[f - f^*] \le \epsilon$, $\sum_i E[d_i^2] \le \epsilon$ and
-        $E[f - f^*] \ge -\epsilon$ are promised.
+        $E[f - f^*] \ge -\epsilon$ are guaranteed.
     epsilon : float
         The accuracy.
     """
@@ -127,22 +128,22 @@ def bounds(
     participation: float = 1.0,
     as_printed: bool = False,
 ) -> Bounds:
-    r"""Return what the theorem promises of a run of PC-FedAvg with these constants.
+    r"""Return the bounds of the theorem for a run of PC-FedAvg with these constants.
 
     Parameters
     ----------
     constants : Constants
-        With Q, M and gradient_norm: from ``constants(..., constrained=…, penalised=…)`` or by hand.
-        Penalty and local steps are in it.
+        With Q, M and gradient_norm, for example from ``constants(..., constrained=…,
+        penalised=…)``. They also hold the penalty and the local steps.
     rounds : int
         $R$.
     step : float, optional
         $\gamma$; the largest that the theorem admits by default.
     participation : float
-        As in `pcfed.run`; only 1.0, everybody in every round, is covered.
+        As in `pcfed.run`; the theorem covers only 1.0, all agents in every round.
     as_printed : bool
-        Whether to evaluate the formulas as the paper prints them. Part (ii) and part (iii) of
-        them can be broken.
+        Whether to evaluate the formulas as the paper prints them. A run can violate parts (ii) and
+        (iii) of these.
 
     Raises
     ------
@@ -151,7 +152,7 @@ def bounds(
 
     References
     ----------
-    Propositions 4.7 and 4.8 of the paper, with the corrections in the notes of this module.
+    Propositions 4.7 and 4.8 of the paper, with the corrections in the docstring of this module.
 
     Examples
     --------
@@ -164,37 +165,22 @@ def bounds(
       E[f − f*] ≥ -0.0451671
     """
     R = count("bounds: rounds", rounds)
-    c = _covered(constants, as_printed)
-    if isinstance(participation, bool) or participation != 1.0:
-        raise ValueError(
-            f"bounds: participation must be 1.0, got {participation!r}; the theorem covers only "
-            "runs in which every agent takes part in every round."
-        )
-    if callable(step):
-        raise ValueError(
-            f"bounds: step must be one number for all rounds, got {step!r}; "
-            "the theorem covers no schedules."
-        )
-    gamma = c.largest_step if step is None else positive("bounds: step", step)
-    if gamma > c.largest_step * (1 + ROUNDING):
-        raise ValueError(
-            f"bounds: step must be at most {c.largest_step:.9g} for these constants, got {step!r}; "
-            "give a smaller one, or none for the largest."
-        )
-    upper, squares, lower = (_printed if as_printed else _corrected)(c, R, gamma)
-    where = "as printed" if as_printed else "corrected"
-    reference = f"Proposition 4.8 ({{}}) of {PAPER}, {where}"
+    c = _checked_constants(constants, as_printed)
+    _check_participation(participation)
+    gamma = _checked_step(step, c)
+    upper, infeasibility, lower = (_printed if as_printed else _corrected)(c, R, gamma)
     doubt = ("ν² is an estimate at some points, not a bound for all x.",) if c.nu2_estimated else ()
     assumptions = (*ASSUMPTIONS, *doubt, *c.notes)
+
+    def bound(value: float, claim: str, part: str) -> Bound:
+        version = "as printed" if as_printed else "corrected"
+        return Bound(value, claim, assumptions, f"Proposition 4.8 ({part}) of {PAPER}, {version}")
+
+    distances = "max E[d²] ≤ value" if as_printed else "Σ E[d²] ≤ value"
     return Bounds(
-        upper=Bound(upper, "E[f − f*] ≤ value", assumptions, reference.format("i")),
-        infeasibility=Bound(
-            squares,
-            "max E[d²] ≤ value" if as_printed else "Σ E[d²] ≤ value",
-            assumptions,
-            reference.format("ii"),
-        ),
-        lower=Bound(lower, "E[f − f*] ≥ value", assumptions, reference.format("iii")),
+        upper=bound(upper, "E[f − f*] ≤ value", "i"),
+        infeasibility=bound(infeasibility, distances, "ii"),
+        lower=bound(lower, "E[f − f*] ≥ value", "iii"),
         rounds=R,
         step=gamma,
         constants=c,
@@ -202,22 +188,22 @@ def bounds(
 
 
 def rounds_for(epsilon: float, constants: Constants) -> Rounds:
-    r"""Return the rounds that the theorem asks for to promise an accuracy.
+    r"""Return the number of rounds for which the theorem guarantees an accuracy.
 
-    The penalty is $\rho = \sqrt R$ and the step the largest that is admitted then. All three bounds
-    fall as R grows; the smallest sufficient R is found by bisection.
+    The penalty is $\rho = \sqrt R$ and the step is the largest that the theorem then admits. All
+    three bounds fall as R grows, so bisection finds the smallest sufficient R.
 
     Parameters
     ----------
     epsilon : float
         The accuracy of each part; of squared distances in part (ii).
     constants : Constants
-        Its penalty is not used. Q and M are taken to hold for every $\rho = \sqrt R$, though they
-        depend on it a little; check the answer with the constants for that penalty.
+        Its penalty is not used. Q and M are assumed to be the same for every $\rho = \sqrt R$,
+        although they depend on it a little; check the answer with the constants for that penalty.
 
     References
     ----------
-    Theorem 3.4 of the paper, with steps that satisfy its own condition.
+    Theorem 3.4 of the paper, with steps that satisfy its condition on them.
 
     Examples
     --------
@@ -226,24 +212,26 @@ def rounds_for(epsilon: float, constants: Constants) -> Rounds:
     >>> rounds_for(0.01, known)
     Rounds(upper=3241170, infeasibility=16492, lower=65887, epsilon=0.01)
     """
-    goal = positive("rounds_for: epsilon", epsilon)
-    c = _covered(constants, as_printed=False)
+    epsilon = positive("rounds_for: epsilon", epsilon)
+    c = _checked_constants(constants, as_printed=False)
 
-    def promised(R: int) -> tuple[float, float, float]:
-        at = replace(c, penalty=math.sqrt(R))
-        upper, squares, lower = _corrected(at, R, at.largest_step)
-        return upper, squares, -lower
+    def smallest_rounds(part: int, sign: int) -> int:
+        def sufficient(R: int) -> bool:
+            at = replace(c, penalty=math.sqrt(R))
+            return sign * _corrected(at, R, at.largest_step)[part] <= epsilon
+
+        return _smallest(sufficient)
 
     return Rounds(
-        upper=_smallest(lambda R: promised(R)[0] <= goal),
-        infeasibility=_smallest(lambda R: promised(R)[1] <= goal),
-        lower=_smallest(lambda R: promised(R)[2] <= goal),
-        epsilon=goal,
+        upper=smallest_rounds(0, 1),
+        infeasibility=smallest_rounds(1, 1),
+        lower=smallest_rounds(2, -1),
+        epsilon=epsilon,
     )
 
 
 def _corrected(c: Constants, R: int, gamma: float) -> tuple[float, float, float]:
-    """Return the right-hand sides of the three parts."""
+    """Return the right-hand sides of the three parts, (i) to (iii)."""
     H, m, rho = c.local_steps, c.m, c.penalty
     Q, M, norm = c.Q or 0.0, c.M or 0.0, c.gradient_norm or 0.0
     drift = 45 / 2 * c.L_G * gamma**2 * (H - 1) ** 2 * (M + c.nu2 / m)
@@ -253,7 +241,7 @@ def _corrected(c: Constants, R: int, gamma: float) -> tuple[float, float, float]
 
 
 def _printed(c: Constants, R: int, gamma: float) -> tuple[float, float, float]:
-    """Return the right-hand sides as they are printed in the proposition."""
+    """Return the right-hand sides as Proposition 4.8 prints them."""
     H, m, rho, nu2 = c.local_steps, c.m, c.penalty, c.nu2
     Q, M, norm = c.Q or 0.0, c.M_printed or 0.0, c.gradient_norm or 0.0
     K = R * H
@@ -279,8 +267,33 @@ def _printed(c: Constants, R: int, gamma: float) -> tuple[float, float, float]:
     return upper, squares, -norm * root
 
 
-def _covered(c: Constants, as_printed: bool) -> Constants:
-    """Return the constants, or explain why the theorem does not speak of them."""
+def _check_participation(participation: float) -> None:
+    """Raise unless all agents take part in every round."""
+    if isinstance(participation, bool) or participation != 1.0:
+        raise ValueError(
+            f"bounds: participation must be 1.0, got {participation!r}; the theorem covers only "
+            "runs in which every agent takes part in every round."
+        )
+
+
+def _checked_step(step: float | None, c: Constants) -> float:
+    """Return the step if the theorem admits it, by default the largest such step."""
+    if callable(step):
+        raise ValueError(
+            f"bounds: step must be one number for all rounds, got {step!r}; "
+            "the theorem covers no schedules."
+        )
+    gamma = c.largest_step if step is None else positive("bounds: step", step)
+    if gamma > c.largest_step * (1 + ROUNDING):
+        raise ValueError(
+            f"bounds: step must be at most {c.largest_step:.9g} for these constants, got {step!r}; "
+            "give a smaller one, or none for the largest."
+        )
+    return gamma
+
+
+def _checked_constants(c: Constants, as_printed: bool) -> Constants:
+    """Return the constants if the theorem covers them and all that it needs are known."""
     if not isinstance(c, Constants):
         raise ValueError(
             f"bounds: constants must be a Constants, got {type(c).__name__}; "
@@ -305,17 +318,18 @@ def _covered(c: Constants, as_printed: bool) -> Constants:
     return c
 
 
-def _smallest(enough: Callable[[int], bool]) -> int:
-    """Return the smallest number that is enough, where all larger ones are."""
+def _smallest(sufficient: Callable[[int], bool]) -> int:
+    """Return the smallest sufficient number; all larger ones must be sufficient, too."""
     high = 1
-    while not enough(high):
+    while not sufficient(high):
         high *= 2
-        if high > MOST:
+        if high > MAX_ROUNDS:
             raise ValueError(
-                f"rounds_for: epsilon must be reachable within {MOST} rounds; give a larger one."
+                f"rounds_for: epsilon must be reachable within {MAX_ROUNDS} rounds; "
+                "give a larger one."
             )
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if sufficient(middle) else (middle, high)
     return high

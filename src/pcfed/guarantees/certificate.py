@@ -1,34 +1,34 @@
-r"""A bound on the distance from the optimum that needs no constants.
+r"""A certificate: a bound on the distance from the optimum that needs no constants.
 
-Letters: $\hat x_i = \Pi_{X_i}[x_i]$ the feasible models, $\hat z$ their mean, $q_j$ agent j's share
-of the gradient of f there, $h_j$ the support function of its set.
+Letters: $\hat x_i = \Pi_{X_i}[x_i]$ the feasible models, $\hat z$ their mean, $q_j$ agent j's
+block of the gradient of f there, $h_j$ the support function of its set.
 
 $$ f(\hat x) - f^* \;\le\; \sum_j \max_{s \in X_j} \langle q_j, \hat x_j - s \rangle
    = \sum_j \big( \langle q_j, \hat x_j \rangle + h_j(-q_j) \big), \qquad
    q_j = \frac1m \big( \bar g + \sigma_j (\hat x_j - \hat z) \big), \quad
    \bar g = \frac1m \sum_i \big( \nabla f_i(\hat z) - \sigma_i (\hat x_i - \hat z) \big) $$
 
-It takes three rounds. In each, an agent computes a function of what it received and of its own
-things, and sends only what is summed:
+The sums take three exchanges. In each, an agent computes a term from the means that it received and
+from its own data, and the server only needs the sum of these terms:
 
-=================  =======================  ==================================================
-step               receives                 sends
-=================  =======================  ==================================================
-``send_model``     nothing                  $\hat x_i$
-``send_slope``     $\hat z$                 its objective, its summand of $\bar g$, its doubts
-``send_share``     $\hat z$, $\bar g$       its summand of the gap
-=================  =======================  ==================================================
+===================  =======================  ================================================
+function             needs                    returns
+===================  =======================  ================================================
+``feasible_model``   the own model            $\hat x_i$
+``objective_terms``  $\hat z$                 the terms of the objective and of $\bar g$
+``gap_term``         $\hat z$, $\bar g$       the term of the gap
+===================  =======================  ================================================
 
-In this process, where rounds cost little, `pcfed.guarantees.tighten` then makes the gap smaller.
+In a simulation, where exchanges are cheap, `pcfed.guarantees.tighten` then finds a smaller gap.
 
-A point $\hat x_i$ on the boundary tells something of the set to whoever reads single summands: on a
-network this needs the agents' consent until there is a secure sum.
+A point $\hat x_i$ on the boundary reveals something about the set to a server that reads single
+terms. On a network the certificate therefore needs the agents' consent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,10 +42,20 @@ from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Result
 from pcfed.validation import count, positive
 
+TIGHTENING_STEPS = 2000
+"""Default limit on the steps that make the gap smaller."""
+
+MAX_TIGHTENING_FACTOR = 100.0
+"""Tightening is only tried on gaps up to this multiple of the tolerance.
+
+It divides gaps by less than that in all problems we measured, so that beyond it the steps would be
+wasted.
+"""
+
 
 @dataclass(frozen=True, eq=False)
-class Slope:
-    r"""What an agent sends in the second round; all of it is summed.
+class ObjectiveTerms:
+    r"""An agent's terms of the objective and of its gradient; all of them are summed.
 
     Attributes
     ----------
@@ -62,13 +72,13 @@ class Slope:
     nonconvex: int
 
 
-def send_model(agent: Agent, model: Array) -> Float64Array:
-    r"""Return the agent's feasible model $\hat x_i = \Pi_{X_i}[x_i]$: first round.
+def feasible_model(agent: Agent, model: Array) -> Float64Array:
+    r"""Return the agent's feasible model $\hat x_i = \Pi_{X_i}[x_i]$: first exchange.
 
     Parameters
     ----------
     agent : Agent
-        Whose set.
+        The agent, for its set.
     model : array of shape (n,)
         Its model $x_i$, feasible or not.
     """
@@ -76,48 +86,75 @@ def send_model(agent: Agent, model: Array) -> Float64Array:
     return feasible.astype(np.float64, copy=False) + 0.0  # so that −0 is 0
 
 
-def send_slope(agent: Agent, model: Array, average: Array) -> Slope:
-    r"""Return the agent's part of the objective and of $\bar g$: second round.
+def objective_terms(agent: Agent, model: Array, average: Array) -> ObjectiveTerms:
+    r"""Return the agent's terms of the objective and of $\bar g$: second exchange.
 
-    The loss is evaluated in float64 whatever the dtype of its data is.
+    The loss is evaluated in float64, whatever the dtype of its data.
 
     Parameters
     ----------
     agent : Agent
-        Whose loss and coupling.
+        The agent, for its loss and its coupling.
     model : array of shape (n,)
-        What `send_model` returned.
+        The result of `feasible_model`.
     average : array of shape (n,)
-        The mean $\hat z$ of the first round.
+        The mean $\hat z$ of the feasible models.
     """
     loss = agent.loss.to_float64()
-    apart = model - average
-    objective = loss.value(average) + agent.coupling / 2 * float(apart @ apart)
-    gradient = loss.gradient(average) - agent.coupling * apart
-    return Slope(objective, gradient.astype(np.float64, copy=False), int(not loss.convex))
+    deviation = model - average
+    objective = loss.value(average) + agent.coupling / 2 * float(deviation @ deviation)
+    gradient = loss.gradient(average) - agent.coupling * deviation
+    return ObjectiveTerms(objective, gradient.astype(np.float64, copy=False), int(not loss.convex))
 
 
-def send_share(agent: Agent, model: Array, average: Array, slope: Array, m: int) -> float:
-    r"""Return $\max_{s \in X_j} \langle q_j, \hat x_j - s\rangle$, a part of the gap: third round.
+def gap_term(agent: Agent, model: Array, average: Array, mean_gradient: Array, m: int) -> float:
+    r"""Return $\max_{s \in X_j} \langle q_j, \hat x_j - s\rangle$: third exchange.
 
     Parameters
     ----------
     agent : Agent
-        Whose set and coupling.
+        The agent, for its set and its coupling.
     model : array of shape (n,)
-        What `send_model` returned.
-    average, slope : array of shape (n,)
-        The means $\hat z$ and $\bar g$ of the first and the second round.
+        The result of `feasible_model`.
+    average, mean_gradient : array of shape (n,)
+        The means $\hat z$ and $\bar g$ of the first and the second exchange.
     m : int
         Number of agents.
     """
-    q = _direction(agent, model, average, slope, m)
+    q = _gradient_block(agent, model, average, mean_gradient, m)
     return max(0.0, float(q @ model) + agent.feasible_set.support_bound(-q))
+
+
+def gap_sentence(objective: float | None, gap: float | None, reason: str | None) -> str:
+    """Return a certificate as one sentence.
+
+    Parameters
+    ----------
+    objective, gap : float or None
+        Objective of the feasible models, and the bound on its distance from the optimum; None
+        where there is none.
+    reason : str or None
+        Why there is no finite gap.
+
+    Examples
+    --------
+    >>> gap_sentence(2.0, 0.5, None)
+    'Projected onto their sets, the models have objective 2, at most 0.5 (25 %) above the optimum.'
+    >>> gap_sentence(2.0, None, "the loss of agent 3 is not convex")
+    'No certificate: the loss of agent 3 is not convex.'
+    """
+    if objective is None or gap is None or not math.isfinite(gap):
+        return f"No certificate: {(reason or 'the gap is not finite').rstrip('.')}."
+    percent = f" ({100 * gap / abs(objective):.2g} %)" if objective else ""
+    return (
+        f"Projected onto their sets, the models have objective {objective:.6g}, at most "
+        f"{gap:.3g}{percent} above the optimum."
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    r"""Feasible models and how far they can be from the optimum.
+    r"""Feasible models, and a bound on their distance from the optimum.
 
     Attributes
     ----------
@@ -130,8 +167,8 @@ class Certificate:
         (m, n): $\hat x_i$, every one in its agent's set, one row an agent.
     infeasibility : Array
         Per agent, the distance of the given model from its set: how far it was moved.
-    shares : Array
-        Per agent, its part of the gap.
+    gap_terms : Array
+        Per agent, its term of the gap; the gap is their sum.
     witness : Array
         (m, n): the point that proves the gap, see `pcfed.guarantees.tighten`.
     reason : str or None
@@ -142,36 +179,37 @@ class Certificate:
     gap: float | None
     models: Float64Array
     infeasibility: Float64Array
-    shares: Float64Array
+    gap_terms: Float64Array
     witness: Float64Array
     reason: str | None = None
 
     @property
     def relative_gap(self) -> float | None:
-        r"""The gap as a share of $|f(\hat x)|$; None where there is no gap."""
+        r"""The gap divided by $|f(\hat x)|$; None where there is no gap."""
         if self.gap is None or self.gap == 0:
             return self.gap
         return self.gap / abs(self.objective) if self.objective else math.inf
+
+    @property
+    def sentence(self) -> str:
+        """The certificate as one sentence."""
+        return gap_sentence(self.objective, self.gap, self.reason)
 
     def __repr__(self) -> str:
         bound = f"gap {self.gap:.3g}" if self.reason is None else f"no gap: {self.reason}"
         return f"Certificate(objective {self.objective:.6g}, {bound})"
 
     def _repr_html_(self) -> str:
-        pairs = zip(self.infeasibility.tolist(), self.shares.tolist(), strict=True)
-        rows = [(i, moved, share) for i, (moved, share) in enumerate(pairs)]
-        return html_table(repr(self), ("agent", "moved to be feasible", "share of the gap"), rows)
-
-
-TIGHTENING = 2000
-"""Steps by which the gap is made smaller, at most."""
+        pairs = zip(self.infeasibility.tolist(), self.gap_terms.tolist(), strict=True)
+        rows = [(i, distance, term) for i, (distance, term) in enumerate(pairs)]
+        return html_table(repr(self), ("agent", "distance from its set", "term of the gap"), rows)
 
 
 def certify(
     problem: Problem,
     result: Result | Array,
     *,
-    tightening: int = TIGHTENING,
+    tightening: int = TIGHTENING_STEPS,
     witness: Float64Array | None = None,
 ) -> Certificate:
     r"""Make models feasible and bound their distance from the optimum.
@@ -179,27 +217,22 @@ def certify(
     $$ f(\hat x) - f^* \le \sum_j \max_{s \in X_j} \langle \nabla_j f(\hat x), \hat x_j - s \rangle,
        \qquad \hat x_i = \Pi_{X_i}[x_i] $$
 
-    It costs one full gradient, and projections for a bound that is often smaller by far: it keeps
-    the coupling as it is and linearises only the losses (`pcfed.guarantees.tighten`). No constant,
-    no step and no algorithm enters: it holds for whatever models are given, up to rounding in
-    float64.
+    This costs one full gradient. Further projections give a bound that is often far smaller: it
+    linearises the losses but not the coupling (`pcfed.guarantees.tighten`). The bound holds for any
+    models, up to rounding in float64, whichever algorithm computed them.
 
     Parameters
     ----------
     problem : Problem
         The agents.
     result : Result or array
-        What `pcfed.run` returned, or models: (m, n), or (n,) for one shared model.
+        The result of `pcfed.run`, or models: (m, n), or (n,) for one shared model.
     tightening : int
-        Largest number of steps that make the gap smaller, each a projection per agent; 0 for the
-        formula above as it is.
+        Maximal number of steps that make the gap smaller, each with one projection per agent; 0
+        evaluates the formula above.
     witness : array of shape (m, n), optional
-        That of the certificate of models which are not far, say of an earlier round: where the
-        steps begin.
-
-    Returns
-    -------
-    Certificate
+        Start of these steps: the witness in the certificate of similar models, for example of an
+        earlier round.
 
     Raises
     ------
@@ -229,63 +262,47 @@ def certify(
     count("certify: tightening", tightening, minimum=0)
     given = result.models if isinstance(result, Result) else np.asarray(result)
     x = problem.as_models("certify: models", given)
-    agents, m = problem.agents, problem.m
-
-    models = np.stack([send_model(agent, x_i) for agent, x_i in zip(agents, x, strict=True)])
+    models = np.stack([feasible_model(*pair) for pair in zip(problem.agents, x, strict=True)])
     average = models.mean(axis=0)
-
-    objective, slope, nonconvex = 0.0, np.zeros(problem.n), 0
-    for agent, model in zip(agents, models, strict=True):
-        sent = send_slope(agent, model, average)
-        objective += sent.objective / m
-        slope += sent.gradient
-        nonconvex += sent.nonconvex
-    slope /= m
-
-    shares = np.array(
-        [send_share(*pair, average, slope, m) for pair in zip(agents, models, strict=True)]
-    )
-    seen = models
-    if tightening and not nonconvex and math.isfinite(shares.sum()):
-        pulls = [
-            agent.coupling * (x_i - average) for agent, x_i in zip(agents, models, strict=True)
-        ]
-        found = tighten(agents, models, slope + np.mean(pulls, axis=0), tightening, witness)
-        shares, seen = found.shares, found.witness
+    objective, gradient, nonconvex = _mean_terms(problem, models, average)
+    pairs = zip(problem.agents, models, strict=True)
+    gap_terms = np.array([gap_term(*pair, average, gradient, problem.m) for pair in pairs])
+    proof = models
+    if tightening and not nonconvex and math.isfinite(gap_terms.sum()):
+        # ḡ has the gradient of the coupling in it, which tightening treats exactly: take it out.
+        loss_gradient = gradient + _mean_coupling_force(problem, models, average)
+        tight = tighten(problem.agents, models, loss_gradient, tightening, witness)
+        gap_terms, proof = tight.gap_terms, tight.witness
     return Certificate(
         objective=objective,
-        gap=None if nonconvex else float(shares.sum()),
+        gap=None if nonconvex else float(gap_terms.sum()),
         models=models,
         infeasibility=np.linalg.norm(models - x, axis=1),
-        shares=shares,
-        witness=seen,
-        reason=_reason(problem, models, average, slope, shares),
+        gap_terms=gap_terms,
+        witness=proof,
+        reason=_reason(problem, models, average, gradient, gap_terms),
     )
-
-
-HOPE = 100.0
-"""A gap this many times too large may yet be tightened enough; more was not seen."""
 
 
 @dataclass
 class Gap:
     r"""Stop a run once its models are certified: ``run(..., stop=Gap(1e-3))``.
 
-    Every evaluated round costs a certificate, about one full gradient and, where that could make
-    the difference, some projections; ``eval_every`` spaces them.
-    The models of the result are then within the tolerance once `certify` has made them feasible.
+    Every evaluated round costs a certificate: about one full gradient and, where the gap is not far
+    from the tolerance, some projections. ``eval_every`` makes them rarer. The models of the result
+    are within the tolerance once `certify` has made them feasible.
 
     Parameters
     ----------
     tolerance : float
         The run ends when $f(\hat x) - f^* \le$ ``tolerance`` is certain.
     relative : bool
-        Whether the tolerance is a share of $|f(\hat x)|$.
+        Whether the tolerance is relative to $|f(\hat x)|$.
 
     Raises
     ------
     ValueError
-        When called, if a loss is not convex: there would never be a gap.
+        When called, if a loss is not convex, so that there is no gap.
 
     Examples
     --------
@@ -309,54 +326,87 @@ class Gap:
     def __post_init__(self) -> None:
         positive("Gap: tolerance", self.tolerance)
 
-    def __call__(self, seen: Evaluation) -> bool:
-        """Say whether the models of an evaluated round are good enough."""
+    def __call__(self, evaluation: Evaluation) -> bool:
+        """Return whether the models of an evaluated round are within the tolerance."""
+        problem = evaluation.problem
         try:
-            certificate = certify(seen.problem, seen.models, tightening=0)
-            goal = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
-            if certificate.gap is not None and goal < certificate.gap < HOPE * goal:
-                witness = self._witness
-                if witness is not None and witness.shape != certificate.models.shape:
-                    witness = None  # of another problem
-                certificate = certify(seen.problem, certificate.models, witness=witness)
-                self._witness = certificate.witness
-        except (ProjectionError, ValueError):  # models that are too wild to project
+            certificate = certify(problem, evaluation.models, tightening=0)
+            tolerance = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
+            gap = certificate.gap
+            if gap is not None and tolerance < gap < MAX_TIGHTENING_FACTOR * tolerance:
+                certificate = self._tightened(problem, certificate.models)
+        except (ProjectionError, ValueError):  # the models are too large to project
             return False
         if certificate.gap is None:
             raise ValueError(
                 f"Gap: there must be a certificate to stop at, but {certificate.reason}; "
-                "stop the run by something else."
+                "use another stop rule."
             )
-        return certificate.gap <= goal
+        return certificate.gap <= tolerance
 
-    @property
-    def memory(self) -> dict[str, Array]:
-        """What the next look depends on, for checkpoints."""
+    def _tightened(self, problem: Problem, models: Float64Array) -> Certificate:
+        """Certify with tightening, starting from the witness of the last evaluated round."""
+        witness = self._witness
+        if witness is not None and witness.shape != models.shape:
+            witness = None  # it belongs to a run of another problem
+        certificate = certify(problem, models, witness=witness)
+        self._witness = certificate.witness
+        return certificate
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return what a checkpoint must store."""
         return {} if self._witness is None else {"witness": self._witness}
 
-    def recall(self, memory: Mapping[str, Array]) -> None:
-        """Go on from the memory of an earlier one."""
-        witness = memory.get("witness")
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Restore what `state_dict` returned."""
+        witness = state.get("witness")
         self._witness = None if witness is None else witness.astype(np.float64)
 
 
-def _direction(agent: Agent, model: Array, average: Array, slope: Array, m: int) -> Float64Array:
-    """Return q_j, the agent's share of the gradient."""
-    q: Float64Array = (slope + agent.coupling * (model - average)) / m
+def _mean_terms(
+    problem: Problem, models: Float64Array, average: Float64Array
+) -> tuple[float, Float64Array, int]:
+    """Return the objective, ḡ and the number of losses that are not convex."""
+    objective, gradient, nonconvex = 0.0, np.zeros(problem.n), 0
+    for agent, model in zip(problem.agents, models, strict=True):
+        terms = objective_terms(agent, model, average)
+        objective += terms.objective / problem.m
+        gradient += terms.gradient
+        nonconvex += terms.nonconvex
+    return objective, gradient / problem.m, nonconvex
+
+
+def _mean_coupling_force(
+    problem: Problem, models: Float64Array, average: Float64Array
+) -> Float64Array:
+    """Return the mean of σ_i (x̂_i − ẑ)."""
+    pairs = zip(problem.agents, models, strict=True)
+    return np.asarray(np.mean([agent.coupling * (x_i - average) for agent, x_i in pairs], axis=0))
+
+
+def _gradient_block(
+    agent: Agent, model: Array, average: Array, mean_gradient: Array, m: int
+) -> Float64Array:
+    """Return q_j, the agent's block of the gradient of f."""
+    q: Float64Array = (mean_gradient + agent.coupling * (model - average)) / m
     return q
 
 
 def _reason(
-    problem: Problem, models: Float64Array, average: Array, slope: Array, shares: Iterable[float]
+    problem: Problem,
+    models: Float64Array,
+    average: Array,
+    mean_gradient: Array,
+    gap_terms: Float64Array,
 ) -> str | None:
-    """Say why there is no finite gap, or return None if there is one."""
+    """Return why there is no finite gap; None if there is one."""
     agents, names = problem.agents, problem.names
     for agent, name in zip(agents, names, strict=True):
         if not agent.loss.convex:
             return f"the loss of {name} is not convex"
-    for agent, name, model, share in zip(agents, names, models, shares, strict=True):
-        if math.isinf(share):
-            q = _direction(agent, model, average, slope, problem.m)
+    for agent, name, model, term in zip(agents, names, models, gap_terms, strict=True):
+        if math.isinf(term):
+            q = _gradient_block(agent, model, average, mean_gradient, problem.m)
             why = agent.feasible_set.support_reason(-q)
             return f"the set of {name} has no bound along its gradient ({why})"
     return None

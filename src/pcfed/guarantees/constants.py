@@ -1,4 +1,4 @@
-r"""The constants of the theory, for one problem.
+r"""The constants of the theorem for one problem.
 
 Letters: $m$ agents, $\rho$ the penalty, $H$ local steps in a round, $N$ samples and batches of $b$.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,12 +33,12 @@ from pcfed.validation import count, positive
 
 @dataclass(frozen=True)
 class Constants:
-    r"""The constants that the bounds are made of; see `pcfed.guarantees.constants`.
+    r"""The constants in the bounds; see the table of `pcfed.guarantees.constants`.
 
     Attributes
     ----------
     m, local_steps : int
-        Agents; local steps H of a round.
+        Number of agents, and of local steps H in a round.
     L_f, sigma, penalty : float
         Smoothness of the losses, largest coupling, $\rho$.
     nu2 : float
@@ -46,9 +46,9 @@ class Constants:
     nu2_estimated : bool
         Whether ``nu2`` was measured at some points rather than bounded for all.
     Q, M, gradient_norm, M_printed : float or None
-        None without the optima that they need.
+        None where the optimum that they depend on was not given.
     notes : tuple of str
-        What is approximate, in sentences.
+        Sentences on what is approximate.
     """
 
     m: int
@@ -85,7 +85,7 @@ class Constants:
 
     @property
     def L_G(self) -> float:
-        """The smoothness of the penalised objective of one agent."""
+        """The smoothness of the penalised objective of one agent (Lemma 4.1)."""
         return (self.L_f + self.sigma * (self.m - 1)) / self.m + self.penalty
 
     @property
@@ -127,7 +127,7 @@ def constants(
     constrained: Optimum | None = None,
     penalised: Optimum | None = None,
 ) -> Constants:
-    r"""Return the constants of the theory for a problem, as far as they can be known.
+    r"""Return the constants of the theorem for a problem, as far as they are known.
 
     Parameters
     ----------
@@ -138,13 +138,13 @@ def constants(
     local_steps : int
         $H$, the same for all agents and rounds.
     batch, sampling
-        As in `pcfed.run`; they decide $\nu^2$.
+        As in `pcfed.run`; $\nu^2$ depends on them.
     noise_at : sequence of arrays of shape (n,), optional
         Averages at which $\nu^2$ is estimated, instead of a bound for all x.
     x0 : array, optional
-        Where the run starts, as in `pcfed.run`: zeros by default.
+        Start of the run, as in `pcfed.run`: zeros by default.
     constrained : Optimum, optional
-        ``optimum(problem)``, for $\|\nabla f(x^*)\|$. Its certified gap is allowed for:
+        ``optimum(problem)``, for $\|\nabla f(x^*)\|$. The bound accounts for its certified gap:
         $\|\nabla f(x^*)\| \le \|\nabla f(x)\| + \sqrt{2 L_{G_0} \cdot \text{gap}}$.
     penalised : Optimum, optional
         ``optimum(problem, penalty=penalty)``, for Q and $M_\rho$.
@@ -176,28 +176,7 @@ def constants(
         nu2 = noise_bound(problem, batch=batch, sampling=sampling)
     else:
         nu2 = noise_estimate(problem, noise_at, batch=batch, sampling=sampling)
-    notes = []
-    fine = problem.to_float64()
-    Q = M = norm = M_printed = None
-    if penalised is not None:
-        _expect_penalty(penalised, rho)
-        start = problem.as_models("constants: x0", np.zeros(problem.n) if x0 is None else x0)
-        Q = float(np.sum((start - penalised.models) ** 2))
-        M = _mean_square(fine, penalised.models, rho)
-        notes.append(
-            f"Q and M_ρ belong to a point where the penalised gradient is {penalised.residual:.1e}."
-        )
-    if constrained is not None:
-        _expect_penalty(constrained, None)
-        x = constrained.models
-        norm = float(np.linalg.norm(fine.gradient(x)))
-        if math.isfinite(constrained.gap):
-            norm += math.sqrt(2 * problem.L_G(0.0) * constrained.gap)
-            notes.append(f"‖∇f‖ allows for a certified gap of {constrained.gap:.1e}.")
-        else:
-            notes.append("‖∇f‖ belongs to a point whose gap is not certified.")
-        M_printed = _mean_square(fine, x, 0.0) + (nu2 / problem.m if nu2 < math.inf else 0.0)
-    return Constants(
+    known = Constants(
         m=problem.m,
         L_f=problem.L_f,
         sigma=problem.sigma,
@@ -205,11 +184,48 @@ def constants(
         local_steps=local_steps,
         nu2=nu2,
         nu2_estimated=noise_at is not None,
-        Q=Q,
-        M=M,
+    )
+    if penalised is not None:
+        known = _with_penalised_optimum(known, problem, x0, penalised)
+    if constrained is not None:
+        known = _with_constrained_optimum(known, problem, constrained)
+    return known
+
+
+def _with_penalised_optimum(
+    known: Constants, problem: Problem, x0: Array | None, penalised: Optimum
+) -> Constants:
+    """Add Q and M_ρ."""
+    _check_penalty(penalised, known.penalty)
+    start = problem.as_models("constants: x0", np.zeros(problem.n) if x0 is None else x0)
+    note = f"Q and M_ρ belong to a point where the penalised gradient is {penalised.residual:.1e}."
+    return replace(
+        known,
+        Q=float(np.sum((start - penalised.models) ** 2)),
+        M=_mean_square(problem.to_float64(), penalised.models, known.penalty),
+        notes=(*known.notes, note),
+    )
+
+
+def _with_constrained_optimum(
+    known: Constants, problem: Problem, constrained: Optimum
+) -> Constants:
+    """Add the norm of ∇f(x*) and the printed M."""
+    _check_penalty(constrained, None)
+    fine, x = problem.to_float64(), constrained.models
+    norm = float(np.linalg.norm(fine.gradient(x)))
+    if math.isfinite(constrained.gap):
+        # ‖∇f(x) − ∇f(x*)‖² ≤ 2 L (f(x) − f* − ⟨∇f(x*), x − x*⟩) ≤ 2 L gap for feasible x.
+        norm += math.sqrt(2 * problem.L_G(0.0) * constrained.gap)
+        note = f"‖∇f‖ includes an allowance for a certified gap of {constrained.gap:.1e}."
+    else:
+        note = "‖∇f‖ belongs to a point whose gap is not certified."
+    noise = known.nu2 / known.m if known.nu2 < math.inf else 0.0
+    return replace(
+        known,
         gradient_norm=norm,
-        M_printed=M_printed,
-        notes=tuple(notes),
+        M_printed=_mean_square(fine, x, 0.0) + noise,
+        notes=(*known.notes, note),
     )
 
 
@@ -225,8 +241,8 @@ def _mean_square(problem: Problem, x: Float64Array, rho: float) -> float:
     return total / m
 
 
-def _expect_penalty(given: Optimum, rho: float | None) -> None:
-    """Refuse the optimum of another problem."""
+def _check_penalty(given: Optimum, rho: float | None) -> None:
+    """Raise if an optimum was computed with another penalty."""
     if given.penalty != rho:
         raise ValueError(
             "constants: penalised must be the optimum with the penalty of the run and constrained "

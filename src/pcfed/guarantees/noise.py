@@ -1,11 +1,11 @@
-r"""The noise $\nu^2$ of stochastic gradients: bounds for all x, and estimates at some.
+r"""The variance $\nu^2$ of stochastic gradients: bounds for all x, and estimates at given points.
 
 With S the variance of the gradient of one of N samples, the mean over a batch of b has the variance
 
 ====================  =============================  ==============================================
 without replacement   $\frac{N - b}{b (N - 1)} S$    sampling from a finite population
 with replacement      $\frac1b S$                    independent draws
-blocks                at most $S$                    between blocks there is less than in all
+blocks                at most $S$                    block means vary less than samples
 ====================  =============================  ==============================================
 
 and 0 if the batch is all of the data. $\nu^2$ is the largest over the agents.
@@ -24,14 +24,14 @@ from pcfed.problem import Problem
 from pcfed.sampling import BatchSampler, Sampling, resolve_batch_size
 from pcfed.validation import floating
 
-SAMPLES = 512
-"""Samples whose gradients an estimate looks at, per agent."""
+MAX_SAMPLES = 512
+"""Maximal number of samples per agent whose gradients an estimate uses."""
 
 
 def noise_bound(
     problem: Problem, *, batch: float | int, sampling: Sampling = "without_replacement"
 ) -> float:
-    r"""Return a bound of $\nu^2$ that holds for all x, infinite if none is known.
+    r"""Return a bound on $\nu^2$ that holds for all x; infinite if none is known.
 
     For softmax regression without replacement, for example,
     $\nu^2 \le \frac{N - b}{b (N - 1)} \cdot \frac2N \sum_j \|\varphi_j\|^2$; for least squares
@@ -69,16 +69,16 @@ def noise_estimate(
     batch: float | int,
     sampling: Sampling = "without_replacement",
 ) -> float:
-    r"""Return $\nu^2$ as seen at some points: no bound, it may be larger elsewhere.
+    r"""Return an estimate of $\nu^2$ at given points; elsewhere it may be larger.
 
     Parameters
     ----------
     problem : Problem
         The agents.
     averages : sequence of arrays of shape (n,)
-        Where gradients are taken, such as averages along a run.
+        The points, for example averages along a run.
     batch, sampling
-        As in `pcfed.run`. For blocks it is the variance of single samples, which is no less.
+        As in `pcfed.run`. For blocks, the variance of single samples is used, an upper bound.
     """
     points = [floating("noise_estimate: averages", point) for point in averages]
     if not points or any(point.shape != (problem.n,) for point in points):
@@ -95,7 +95,7 @@ def noise_estimate(
 
 
 def _factors(problem: Problem, batch: float | int, sampling: Sampling) -> list[tuple[float, Loss]]:
-    """Return what the variance of one sample is multiplied with, for every agent."""
+    """Return the factor of S in the table of this module, and the loss, for every agent."""
     found = []
     for agent, name in zip(problem.agents, problem.names, strict=True):
         N = agent.loss.size
@@ -111,8 +111,8 @@ def _factors(problem: Problem, batch: float | int, sampling: Sampling) -> list[t
 
 
 def _spread(loss: Loss, x: Array) -> float:
-    """Return the variance of the gradients of (at most `SAMPLES`) single samples at x."""
-    chosen = np.unique(np.linspace(0, loss.size - 1, min(loss.size, SAMPLES)).round())
+    """Return the variance of the gradients of single samples at x, for at most `MAX_SAMPLES`."""
+    chosen = np.unique(np.linspace(0, loss.size - 1, min(loss.size, MAX_SAMPLES)).round())
     mean: Float64Array = loss.gradient(x).astype(np.float64)
     squares = [
         float(np.sum((loss.gradient(x, np.array([row])) - mean) ** 2))

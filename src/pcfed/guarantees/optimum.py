@@ -4,14 +4,14 @@ $$ x^* = \arg\min_{x_i \in X_i} f(x), \qquad
    x^*_\rho = \arg\min_x G_\rho(x),
    \quad G_\rho(x) = f(x) + \frac{\rho}{2m} \sum_i \operatorname{dist}(x_i, X_i)^2 $$
 
-The data enter f only through $F(z) = \frac1m \sum_i f_i(z)$ at the average z. All else (coupling,
-distances, sets) costs no pass over the data. So F alone is replaced by a quadratic model, with a
-curvature B that is learned from its gradients, and the rest is kept as it is:
+The data enter f only through $F(z) = \frac1m \sum_i f_i(z)$ at the average z. The coupling, the
+distances and the sets need no pass over the data. So only F is replaced by a quadratic model, whose
+curvature B is a BFGS matrix, and the other terms are kept:
 
-    x⁺ = argmin  ⟨∇F(z), z⁺⟩ + ½ ⟨z⁺ − z, B (z⁺ − z)⟩ + coupling and distances, in the sets
-    x ← x + t (x⁺ − x),  t where the slope of the objective along the way is near 0 or negative
+    x⁺ = argmin  ⟨∇F(z), z⁺⟩ + ½ ⟨z⁺ − z, B (z⁺ − z)⟩ + coupling and distances, over the sets
+    x ← x + t (x⁺ − x),  t such that the directional derivative at the new x is near 0 or negative
 
-The inner problem is solved by accelerated projected gradients; a step costs one gradient of F.
+Accelerated projected gradients solve the inner problem; an iteration costs one gradient of F.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ from typing import Literal
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.guarantees.certificate import HOPE, certify
-from pcfed.guarantees.quasi_newton import Curvature, accelerate
+from pcfed.guarantees.accelerated_gradient import accelerated_minimum
+from pcfed.guarantees.certificate import MAX_TIGHTENING_FACTOR, certify
+from pcfed.guarantees.quasi_newton import BFGSMatrix
 from pcfed.guarantees.tighten import tighten
 from pcfed.problem import Problem
-from pcfed.sets import Hint
+from pcfed.sets import WarmStart
 from pcfed.validation import count, positive
 
 PATIENCE = 10
-"""Iterations without progress, at the level of rounding, after which the search ends."""
+"""Iterations without progress, at the level of rounding errors, after which the search ends."""
 EPS = float(np.finfo(np.float64).eps)
-INNER = 100
-"""Steps on one quadratic model, at most."""
-COARSE = 1e-4
-"""From this tolerance on gradients in the dtype of the data, perhaps float32, are good enough."""
+MAX_INNER_STEPS = 100
+"""Maximal number of steps on one quadratic model."""
+LOW_ACCURACY = 1e-4
+"""For tolerances from this on, gradients in the dtype of the data (perhaps float32) suffice."""
 TIGHTEN_EVERY = 25
-"""Iterations between two attempts to certify a smaller gap, once it is in reach."""
+"""Iterations between two attempts to certify a smaller gap."""
+
+Status = Literal["converged", "stalled", "stopped"]
 
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    r"""A point that is optimal up to a known error.
+    r"""An approximate optimum with a known error.
 
     Attributes
     ----------
@@ -61,13 +64,13 @@ class Optimum:
         Constrained: length of the projected gradient, $L \|x - \Pi[x - \nabla f(x)/L]\|$ with
         L a Lipschitz constant of $\nabla f$. Penalised: $\|\nabla G_\rho(x)\|$.
     iterations, gradients : int
-        Quadratic models, and passes over all data.
+        Number of quadratic models, and of passes over all data.
     seconds : float
-        How long it took.
+        Time that the search took.
     status : {"converged", "stalled", "stopped"}
-        Whether the tolerance was met, no more progress was made, or the limit was reached.
+        Whether the tolerance was met, progress ended before that, or the limit was reached.
     message : str
-        What happened, in a sentence.
+        The status as a sentence.
     """
 
     models: Float64Array
@@ -78,7 +81,7 @@ class Optimum:
     iterations: int
     gradients: int
     seconds: float
-    status: Literal["converged", "stalled", "stopped"]
+    status: Status
     message: str
 
     def __repr__(self) -> str:
@@ -97,8 +100,8 @@ def optimum(
 ) -> Optimum:
     r"""Find the constrained optimum $x^*$, or the penalised one $x^*_\rho$, of a convex problem.
 
-    Losses are evaluated in float64, whatever the dtype of their data; in the dtype of their data
-    for tolerances of 1e-4 and more, where that is enough. The gap at the end is always in float64.
+    Losses are evaluated in float64, whatever the dtype of their data; for tolerances of 1e-4 and
+    more in the dtype of their data, which suffices. The final gap is always computed in float64.
 
     Parameters
     ----------
@@ -107,20 +110,19 @@ def optimum(
     penalty : float, optional
         $\rho > 0$ for the minimum of $G_\rho$; None for that of f over the sets.
     tolerance : float, optional
-        The end. Constrained: for the certified gap, 1e-8 by default; where a set gives no
-        bound, for ``residual``, so that the optimum is not certified. Penalised: for
-        $\|\nabla G_\rho\|$, 1e-8 by default.
+        1e-8 by default. Constrained: of the certified gap; where a set gives no bound, of
+        ``residual``, so that the optimum is not certified. Penalised: of $\|\nabla G_\rho\|$.
     x0 : array, optional
-        Where to start, (n,) or (m, n): zeros by default.
+        The start, (n,) or (m, n): zeros by default.
     iterations : int
-        Largest number of quadratic models.
+        Maximal number of quadratic models.
     progress : bool
-        Whether to show how far it is.
+        Whether to show progress on stderr.
 
     Returns
     -------
     Optimum
-        Whatever was reached; ``status`` says whether that is what was asked for.
+        The best point found; ``status`` says whether it meets the tolerance.
 
     Raises
     ------
@@ -148,6 +150,24 @@ def optimum(
     array([[1.   , 0.   ],
            [3.833, 1.167]])
     """
+    _check_losses(problem)
+    count("optimum: iterations", iterations)
+    rho = None if penalty is None else positive("optimum: penalty", penalty)
+    goal = positive("optimum: tolerance", 1e-8 if tolerance is None else tolerance)
+    start = np.zeros(problem.n) if x0 is None else x0
+    search = _Search(problem, rho, problem.as_models("optimum: x0", start), goal)
+    while not search.converged and not search.stalled and search.iterations < iterations:
+        search.step()
+        search.evaluate()
+        if progress:
+            search.show_progress()
+    if progress and sys.stderr.isatty():
+        sys.stderr.write("\n")
+    return search.result()
+
+
+def _check_losses(problem: Problem) -> None:
+    """Raise unless all losses are convex and smooth."""
     for agent, name in zip(problem.agents, problem.names, strict=True):
         if not agent.loss.convex:
             raise ValueError(
@@ -158,43 +178,34 @@ def optimum(
         raise ValueError(
             f"optimum: losses must have a finite smoothness, got {problem.L_f}; rescale the data."
         )
-    count("optimum: iterations", iterations)
-    rho = None if penalty is None else positive("optimum: penalty", penalty)
-    goal = positive("optimum: tolerance", 1e-8 if tolerance is None else tolerance)
-    start = np.zeros(problem.n) if x0 is None else x0
-    search = _Search(problem, rho, problem.as_models("optimum: x0", start), goal)
-    while not search.reached and not search.stuck and search.iterations < iterations:
-        search.step()
-        search.measure()
-        if progress:
-            search.show()
-    if progress and sys.stderr.isatty():
-        sys.stderr.write("\n")
-    return search.outcome()
 
 
 class _Search:
-    """An iterate and everything that belongs to it."""
+    """The state of the search: the iterate, the quadratic model and the best points so far.
+
+    Errors are pairs (gap, residual) that are compared in this order, so that the residual decides
+    where the gap is infinite.
+    """
 
     def __init__(self, problem: Problem, rho: float | None, x: Float64Array, goal: float) -> None:
-        self.problem = problem.to_float64() if goal < COARSE else problem
+        self.problem = problem.to_float64() if goal < LOW_ACCURACY else problem
         self.rho, self.goal = rho, goal
         self.sigma = np.array([[agent.coupling] for agent in problem.agents])
-        self.hints = [Hint() for _ in problem.agents]
+        self.warm_starts = [WarmStart() for _ in problem.agents]
         self.m = problem.m
-        self.began = self.shown = time.perf_counter()
-        self.iterations = self.gradients = self.waited = 0
-        self.stuck = self.quiet = False
+        self.start_time = self.shown_time = time.perf_counter()
+        self.iterations = self.gradients = self.iterations_without_progress = 0
+        self.stalled = self.at_rounding_level = False
         self.witness: Float64Array | None = None
-        self.move = self.least = math.inf
-        self.error = (math.inf, math.inf)
+        self.residual = self.smallest_residual = math.inf
+        self.smallest_error = (math.inf, math.inf)
         scale = sum(agent.loss.smoothness() for agent in problem.agents) / self.m
-        self.B = Curvature(scale or 1.0)
+        self.B = BFGSMatrix(scale or 1.0)
         self.L = (scale + problem.sigma) / self.m or 1.0
-        self.x = self.nearest(x) if rho is None else x.copy()
+        self.x = self.project(x) if rho is None else x.copy()
         self.g = self.loss_gradient(self.x.mean(axis=0))
-        self.best = self.calmest = self.x
-        self.measure()
+        self.x_smallest_error = self.x_smallest_residual = self.x
+        self.evaluate()
 
     # -- the two parts of the gradient --------------------------------------------------------
 
@@ -206,27 +217,27 @@ class _Search:
             g += agent.loss.gradient(z)
         return g / self.m
 
-    def smooth(self, x: Float64Array, g: Float64Array) -> Float64Array:
+    def objective_gradient(self, x: Float64Array, g: Float64Array) -> Float64Array:
         """Return the gradient of f at x, for a gradient g of F or of its model."""
         s = self.sigma * (x - x.mean(axis=0))
         s += g - s.mean(axis=0)
         s /= self.m
         return np.asarray(s)
 
-    def whole(self, x: Float64Array, g: Float64Array) -> Float64Array:
-        """Return the gradient of f or of G at x."""
+    def penalised_gradient(self, x: Float64Array, g: Float64Array) -> Float64Array:
+        """Return the gradient of G_ρ at x, or of f if there is no penalty."""
         if self.rho is None:
-            return self.smooth(x, g)
-        return self.smooth(x, g) + self.rho / self.m * (x - self.nearest(x))
+            return self.objective_gradient(x, g)
+        return self.objective_gradient(x, g) + self.rho / self.m * (x - self.project(x))
 
-    def nearest(self, x: Float64Array) -> Float64Array:
+    def project(self, x: Float64Array) -> Float64Array:
         """Return every agent's projection."""
-        rows = zip(self.problem.agents, x, self.hints, strict=True)
-        return np.stack([a.feasible_set.project_unchecked(r, hint=h) for a, r, h in rows])
+        rows = zip(self.problem.agents, x, self.warm_starts, strict=True)
+        return np.stack([a.feasible_set.project_unchecked(r, warm_start=h) for a, r, h in rows])
 
     def prox(self, x: Float64Array, L: float) -> Float64Array:
-        """Return the minimum of L/2 ‖· − x‖² plus the penalty, or in the sets if there is none."""
-        p = self.nearest(x)
+        """Return the minimum of L/2 ‖· − x‖² plus the penalty, or over the sets without one."""
+        p = self.project(x)
         if self.rho is None:
             return p
         weight = self.rho / (self.m * L)
@@ -235,118 +246,147 @@ class _Search:
     # -- one step -----------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Minimize a model and go as far towards its minimum as the objective falls."""
+        """Minimize the quadratic model, then search along the line to its minimum."""
         self.iterations += 1
+        new = self.model_minimum()
+        d = new - self.x
+        q = self.penalised_gradient(self.x, self.g)
+        derivative = float(np.vdot(q, d))
+        rounding_error = EPS * _norm(q) * _norm(self.x)
+        self.at_rounding_level = derivative >= -rounding_error
+        if derivative > rounding_error:  # not a descent direction: B is wrong, so start it again
+            self.stalled = not self.B.has_pairs
+            self.B.reset()
+            return
+        x, g = self.line_search(new, d, derivative, rounding_error)
+        self.B.update(x.mean(axis=0) - self.x.mean(axis=0), g - self.g)
+        self.x, self.g = x, g
+
+    def model_minimum(self) -> Float64Array:
+        """Return an approximate minimum of the quadratic model."""
         z, g = self.x.mean(axis=0), self.g
-        L = (self.B.largest + self.sigma.max()) / self.m
-        new = accelerate(
-            lambda x: self.smooth(x, g + self.B @ (x.mean(axis=0) - z)),
-            lambda x: self.prox(x, L),
+        L = (self.B.largest_eigenvalue + self.sigma.max()) / self.m
+
+        def gradient_step(x: Float64Array) -> Float64Array:
+            gradient = self.objective_gradient(x, g + self.B @ (x.mean(axis=0) - z))
+            return self.prox(x - gradient / L, L)
+
+        return accelerated_minimum(
+            gradient_step,
             self.x,
             smoothness=L,
-            tolerance=0.3 * self.move,
-            limit=INNER,
+            tolerance=0.3 * self.residual,  # more accuracy would be lost in the next model
+            max_steps=MAX_INNER_STEPS,
         )
-        d = new - self.x
-        q = self.whole(self.x, g)
-        before = float(np.vdot(q, d))
-        noise = EPS * _norm(q) * _norm(self.x)
-        self.quiet = before >= -noise
-        if before > noise:  # the model was no good: begin again with a plain one
-            self.stuck = not self.B.learned
-            self.B.forget()
-            return
-        x, t, new_g = new, 1.0, self.loss_gradient(new.mean(axis=0))
+
+    def line_search(
+        self, new: Float64Array, d: Float64Array, derivative: float, rounding_error: float
+    ) -> tuple[Float64Array, Float64Array]:
+        """Return a point between the iterate and ``new``, and ∇F there.
+
+        The test uses derivatives, because near the optimum differences of the objective are lost in
+        rounding. The objective is convex, so it falls along d while its derivative is negative.
+        """
+        x, t, g = new, 1.0, self.loss_gradient(new.mean(axis=0))
         for _ in range(10):
-            slope = float(np.vdot(self.whole(x, new_g), d))
-            if slope <= 0.1 * abs(before) + noise:
+            new_derivative = float(np.vdot(self.penalised_gradient(x, g), d))
+            if new_derivative <= 0.1 * abs(derivative) + rounding_error:
                 break
-            t *= float(np.clip(before / (before - slope), 0.1, 0.9))
+            t *= float(np.clip(derivative / (derivative - new_derivative), 0.1, 0.9))
             x = self.x + t * d
-            new_g = self.loss_gradient(x.mean(axis=0))
-        self.B.learn(x.mean(axis=0) - z, new_g - g)
-        self.x, self.g = x, new_g
+            g = self.loss_gradient(x.mean(axis=0))
+        return x, g
 
-    # -- how good it is -----------------------------------------------------------------------
+    # -- the error ----------------------------------------------------------------------------
 
-    def measure(self) -> None:
-        """Find the error of the iterate, keep the best one, and see whether there is progress."""
-        q = self.smooth(self.x, self.g)
-        self.move = self.L * _norm(self.x - self.prox(self.x - q / self.L, self.L))
+    def evaluate(self) -> None:
+        """Compute the error of the iterate, keep the best points, and detect a standstill."""
+        q = self.objective_gradient(self.x, self.g)
+        self.residual = self.L * _norm(self.x - self.prox(self.x - q / self.L, self.L))
         if self.rho is None:
-            rows = zip(self.problem.agents, self.x, q, strict=True)
-            gap = sum(q_j @ x_j + a.feasible_set.support_bound(-q_j) for a, x_j, q_j in rows)
-            if self.goal < gap < HOPE * self.goal and self.iterations % TIGHTEN_EVERY == 0:
-                found = tighten(self.problem.agents, self.x, self.g, 500, self.witness)
-                gap, self.witness = found.shares.sum(), found.witness
-            error = (max(float(gap), 0.0), self.move)  # where gaps are infinite the other decides
+            error = (self.gap(q), self.residual)
         else:
-            error = (math.inf, _norm(self.whole(self.x, self.g)))
-        better = error < self.error or self.move < self.least
-        self.waited = 0 if better or not self.quiet else self.waited + 1
-        self.stuck = self.stuck or self.waited > PATIENCE
-        if self.move < self.least:
-            self.calmest, self.least = self.x, self.move
-        if error < self.error:
-            self.best, self.error = self.x, error
+            error = (math.inf, _norm(self.penalised_gradient(self.x, self.g)))
+        better = error < self.smallest_error or self.residual < self.smallest_residual
+        if better or not self.at_rounding_level:
+            self.iterations_without_progress = 0
+        else:
+            self.iterations_without_progress += 1
+        self.stalled = self.stalled or self.iterations_without_progress > PATIENCE
+        if self.residual < self.smallest_residual:
+            self.x_smallest_residual, self.smallest_residual = self.x, self.residual
+        if error < self.smallest_error:
+            self.x_smallest_error, self.smallest_error = self.x, error
+
+    def gap(self, q: Float64Array) -> float:
+        """Return a bound on the distance of the iterate from the optimum, see `certify`."""
+        rows = zip(self.problem.agents, self.x, q, strict=True)
+        gap = sum(q_j @ x_j + a.feasible_set.support_bound(-q_j) for a, x_j, q_j in rows)
+        in_reach = self.goal < gap < MAX_TIGHTENING_FACTOR * self.goal
+        if in_reach and self.iterations % TIGHTEN_EVERY == 0:
+            tight = tighten(self.problem.agents, self.x, self.g, 500, self.witness)
+            gap, self.witness = tight.gap, tight.witness
+        return max(float(gap), 0.0)
 
     @property
-    def reached(self) -> bool:
-        """Whether the best point is good enough."""
-        gap, residual = self.error
+    def converged(self) -> bool:
+        """Whether the best point meets the tolerance."""
+        gap, residual = self.smallest_error
         return (gap if math.isfinite(gap) else residual) <= self.goal
 
-    def show(self) -> None:
-        """Write how far the search is: over the same line on a terminal, else now and then."""
+    def show_progress(self) -> None:
+        """Write the state of the search to stderr: one line on a terminal, else every 10 s."""
         terminal, now = sys.stderr.isatty(), time.perf_counter()
-        if now - self.shown < (0.1 if terminal else 10.0):
+        if now - self.shown_time < (0.1 if terminal else 10.0):
             return
-        self.shown, (gap, residual) = now, self.error
+        self.shown_time, (gap, residual) = now, self.smallest_error
         line = (
-            f"{self.iterations} steps  {self.gradients} gradients  {now - self.began:.0f} s  "
+            f"{self.iterations} steps  {self.gradients} gradients  {now - self.start_time:.0f} s  "
             f"gap {gap:.1e}  gradient {residual:.1e}  goal {self.goal:.0e}"
         )
         sys.stderr.write(f"\r{line}  " if terminal else f"{line}\n")
         sys.stderr.flush()
 
-    def outcome(self) -> Optimum:
-        """Return the best point, evaluated."""
-        gap, residual = self.error
-        done = self.reached
+    # -- the result ---------------------------------------------------------------------------
+
+    def result(self) -> Optimum:
+        """Return the best point, evaluated in float64."""
+        (gap, residual), x = self.smallest_error, self.x_smallest_error
         if self.rho is None:
-            if self.stuck and not done:  # at the floor of the gap, nearer points need not lower it
-                self.best, residual = self.calmest, self.least
-            certificate = certify(self.problem, self.best)
-            models, objective = certificate.models, certificate.objective
+            if self.stalled and not self.converged:
+                # Where the gap can't fall any further, the residual is the better criterion.
+                x, residual = self.x_smallest_residual, self.smallest_residual
+            certificate = certify(self.problem, x)
+            x, objective = certificate.models, certificate.objective
             gap = math.inf if certificate.gap is None else certificate.gap
         else:
-            models = self.best
-            far = self.problem.infeasibility(models)
-            objective = self.problem.objective(models) + self.rho / (2 * self.m) * float(far @ far)
-        error = gap if math.isfinite(gap) else residual
-        name = "gap" if math.isfinite(gap) else "length of the gradient"
-        status: Literal["converged", "stalled", "stopped"]
-        if done:
-            status, end = "converged", f"asked for {self.goal:.3g}."
-        elif self.stuck:
-            cause = "rounding, or a set whose support bound is not exact"
-            status, end = "stalled", f"no more progress ({cause})."
-        else:
-            status, end = "stopped", "the limit was reached; allow more iterations."
+            far = self.problem.infeasibility(x)
+            objective = self.problem.objective(x) + self.rho / (2 * self.m) * float(far @ far)
+        status, end = self.status()
+        error = f"gap {gap:.3g}" if math.isfinite(gap) else f"length of the gradient {residual:.3g}"
         return Optimum(
-            models=models,
+            models=x,
             objective=objective,
             penalty=self.rho,
             gap=gap,
             residual=residual,
             iterations=self.iterations,
             gradients=self.gradients,
-            seconds=time.perf_counter() - self.began,
+            seconds=time.perf_counter() - self.start_time,
             status=status,
-            message=f"{name} {error:.3g} after {self.iterations} iterations: {end}".capitalize(),
+            message=f"{error} after {self.iterations} iterations: {end}".capitalize(),
         )
+
+    def status(self) -> tuple[Status, str]:
+        """Return how the search ended, and the end of the message about it."""
+        if self.converged:
+            return "converged", f"asked for {self.goal:.3g}."
+        if self.stalled:
+            cause = "rounding, or a set whose support bound is not exact"
+            return "stalled", f"no more progress ({cause})."
+        return "stopped", "the limit was reached; allow more iterations."
 
 
 def _norm(x: Float64Array) -> float:
-    """Return the Euclidean length of all rows together."""
+    """Return the Euclidean norm of all rows together."""
     return float(np.linalg.norm(x))

@@ -1,16 +1,16 @@
-r"""A smaller gap without another look at the data.
+r"""A smaller gap without another pass over the data.
 
-The coupling is known exactly, only the losses need to be replaced by their tangent at the average
-$\hat z$. As $\|d\|^2 \ge 2 \langle e, d \rangle - \|e\|^2$, for whatever vectors $e_i$
+The coupling is known exactly; only the losses must be replaced by their tangent at the average
+$\hat z$. As $\|d\|^2 \ge 2 \langle e, d \rangle - \|e\|^2$, any vectors $e_i$ give the bound
 
 $$ f(\hat x) - f^* \;\le\; \frac1m \sum_i \Big( \langle b_i, \hat x_i \rangle + h_i(-b_i)
    + \frac{\sigma_i}{2} \|\hat x_i - \hat z - e_i\|^2 \Big), \qquad
    b_i = \nabla F(\hat z) + \sigma_i e_i - \frac1m \sum_j \sigma_j e_j $$
 
 with $F = \frac1m \sum_i f_i$ and $h_i$ the support function of agent i's set. No term is negative.
-$e_i = \hat x_i - \hat z$ gives the Frank–Wolfe gap. The best are $e_i = s_i - \bar s$ at the
-minimum s over the sets of the tangent plus the coupling, a problem without data, which accelerated
-projections approach: every step may make the gap smaller, and none can make it wrong.
+$e_i = \hat x_i - \hat z$ gives the Frank–Wolfe gap. The best choice is $e_i = s_i - \bar s$ where s
+minimizes the tangent plus the coupling over the sets. This problem has no data in it, and
+accelerated projected gradients solve it. The bound holds at every step, not only at the minimum.
 """
 
 from __future__ import annotations
@@ -18,126 +18,123 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from pcfed.arrays import Float64Array
+from pcfed.guarantees.accelerated_gradient import accelerated_steps
 from pcfed.problem import Agent
-from pcfed.sets import Hint
+from pcfed.sets import WarmStart
 
-LOOK = 10
+STEPS_PER_EVALUATION = 10
 """Steps between two evaluations of the gap."""
 PATIENCE = 30
-"""Evaluations that must make the gap smaller by a fiftieth, or it ends."""
+"""The search ends when the gap has fallen by less than 2 % in this number of evaluations."""
 
 
-def shares_of_gap(
-    agents: Sequence[Agent], models: Float64Array, slope: Float64Array, apart: Float64Array
+def gap_terms(
+    agents: Sequence[Agent], models: Float64Array, gradient: Float64Array, e: Float64Array
 ) -> Float64Array:
-    r"""Return every agent's summand of the gap.
+    r"""Return every agent's term of the gap for given vectors $e_i$.
 
     Parameters
     ----------
     agents : sequence of Agent
-        Whose sets and couplings.
+        The agents, for their sets and couplings.
     models : array of shape (m, n)
         The feasible models $\hat x_i$.
-    slope : array of shape (n,)
+    gradient : array of shape (n,)
         $\nabla F(\hat z)$.
-    apart : array of shape (m, n)
+    e : array of shape (m, n)
         The vectors $e_i$.
     """
     sigma = _couplings(agents)
-    pulls = sigma * apart
-    mean = pulls.mean(axis=0)
-    off = models - models.mean(axis=0) - apart
-    shares = np.empty(len(agents))
+    coupling_force = sigma * e
+    mean_force = coupling_force.mean(axis=0)
+    difference = models - models.mean(axis=0) - e
+    terms = np.empty(len(agents))
     for i, agent in enumerate(agents):
-        b = slope + pulls[i] - mean
-        far = float(b @ models[i]) + agent.feasible_set.support_bound(-b)
-        shares[i] = max(0.0, far) + float(sigma[i, 0]) / 2 * float(off[i] @ off[i])
-    return shares / len(agents)
+        b = gradient + coupling_force[i] - mean_force
+        linear = float(b @ models[i]) + agent.feasible_set.support_bound(-b)
+        quadratic = float(sigma[i, 0]) / 2 * float(difference[i] @ difference[i])
+        terms[i] = max(0.0, linear) + quadratic
+    return terms / len(agents)
 
 
 @dataclass(frozen=True, eq=False)
-class Tightened:
-    r"""The smallest gap that was found.
+class TightGap:
+    r"""A gap and the point that proves it.
 
     Attributes
     ----------
-    shares : Array
-        Per agent, its summand of the gap.
+    gap_terms : Array
+        Per agent, its term of the gap.
     witness : Array
-        (m, n): the point s whose $e_i = s_i - \bar s$ prove it.
+        (m, n): the point s; the vectors $e_i = s_i - \bar s$ give the gap.
     """
 
-    shares: Float64Array
+    gap_terms: Float64Array
     witness: Float64Array
+
+    @property
+    def gap(self) -> float:
+        """The sum over agents."""
+        return float(self.gap_terms.sum())
 
 
 def tighten(
     agents: Sequence[Agent],
     models: Float64Array,
-    slope: Float64Array,
-    steps: int,
+    gradient: Float64Array,
+    max_steps: int,
     witness: Float64Array | None = None,
-) -> Tightened:
-    r"""Return the smallest gap found in at most ``steps`` steps of projections.
+) -> TightGap:
+    r"""Return the smallest gap found in at most ``max_steps`` projected gradient steps.
 
     Parameters
     ----------
     agents : sequence of Agent
-        Whose sets and couplings.
+        The agents, for their sets and couplings.
     models : array of shape (m, n)
         The feasible models $\hat x_i$.
-    slope : array of shape (n,)
+    gradient : array of shape (n,)
         $\nabla F(\hat z)$.
-    steps : int
-        Each costs a projection per agent; it ends sooner where more steps bring little.
+    max_steps : int
+        Each step costs one projection per agent; the search ends early when the gap hardly falls.
     witness : array of shape (m, n), optional
-        Where to begin, if that is better than the models: the witness of models nearby.
-
-    References
-    ----------
-    O'Donoghue, Candès, "Adaptive restart for accelerated gradient schemes" (2015), §3.2.
+        The witness of similar models; the search starts from it if it gives a smaller gap than the
+        models.
     """
-    best = _at(agents, models, slope, models)
+
+    def evaluate(s: Float64Array) -> TightGap:
+        return TightGap(gap_terms(agents, models, gradient, s - s.mean(axis=0)), s)
+
+    best = evaluate(models)
     sigma = _couplings(agents)
-    largest = float(sigma.max())
-    if largest == 0.0 or not math.isfinite(best.shares.sum()):
+    L = float(sigma.max())
+    if L == 0.0 or not math.isfinite(best.gap):
         return best
     if witness is not None:
-        best = min(best, _at(agents, models, slope, witness), key=_gap)
-    hints = [Hint() for _ in agents]
-    gaps = [_gap(best)]
-    s, y, t = best.witness, best.witness, 1.0
-    for k in range(1, steps + 1):
-        pull = sigma * (y - y.mean(axis=0))
-        new = y - (slope + pull - pull.mean(axis=0)) / largest
-        for agent, row, hint in zip(agents, new, hints, strict=True):
-            agent.feasible_set.project_unchecked(row, row, hint)
-        uphill = np.vdot(y - new, new - s) > 0
-        after = (1 + math.sqrt(1 + 4 * t * t)) / 2
-        y = new if uphill else new + (t - 1) / after * (new - s)
-        s, t = new, 1.0 if uphill else after
-        if k % LOOK == 0:
-            best = min(best, _at(agents, models, slope, s), key=_gap)
-            gaps.append(_gap(best))
+        best = min(best, evaluate(witness), key=lambda each: each.gap)
+    warm_starts = [WarmStart() for _ in agents]
+
+    def gradient_step(y: Float64Array) -> Float64Array:
+        force = sigma * (y - y.mean(axis=0))
+        new: Float64Array = y - (gradient + force - force.mean(axis=0)) / L
+        for agent, row, warm_start in zip(agents, new, warm_starts, strict=True):
+            agent.feasible_set.project_unchecked(row, row, warm_start)
+        return new
+
+    gaps = [best.gap]
+    steps = islice(accelerated_steps(gradient_step, best.witness), max_steps)
+    for k, (s, _) in enumerate(steps, start=1):
+        if k % STEPS_PER_EVALUATION == 0:
+            best = min(best, evaluate(s), key=lambda each: each.gap)
+            gaps.append(best.gap)
             if len(gaps) > PATIENCE and gaps[-1] > 0.98 * gaps[-1 - PATIENCE]:
                 break
     return best
-
-
-def _at(
-    agents: Sequence[Agent], models: Float64Array, slope: Float64Array, s: Float64Array
-) -> Tightened:
-    """Return the gap that a point proves."""
-    return Tightened(shares_of_gap(agents, models, slope, s - s.mean(axis=0)), s)
-
-
-def _gap(found: Tightened) -> float:
-    """Return the sum over agents."""
-    return float(found.shares.sum())
 
 
 def _couplings(agents: Sequence[Agent]) -> Float64Array:

@@ -14,7 +14,7 @@ computed in float64.
 
 The loops have no branches, so that LLVM can use vector instructions. For that it may reorder
 additions, except where a bit of the result depends on it: such sums are taken on grids, where every
-order gives the same result (``order_free_sum``). It may assume nothing about NaN and inf, so a
+order gives the same result (``reproducible_sum``). It may assume nothing about NaN and inf, so a
 minimum is vectorised only if numbers are compared by their bits, as integers. Counts are integers
 as wide as the numbers, or vectors would be half empty.
 """
@@ -134,7 +134,7 @@ def _split(r: float, coarse: float, fine: float) -> Pair:
 
 @_loop
 def _careful_tail(x: Array, is_ball: bool, m: float, grids: Pair) -> tuple[float, float, float]:
-    """Return f(m) in the two parts of ``order_free_sum``, and how many numbers are at least m."""
+    """Return f(m) in the two parts of ``reproducible_sum``, and how many numbers are at least m."""
     (coarse, fine), high, low, count = grids, 0.0, 0.0, 0
     for i in range(x.size):
         v = np.float64(x[i])

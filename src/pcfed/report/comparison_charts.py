@@ -27,7 +27,7 @@ ORDERED_COLOURS = 5
 
 def comparison_styles(comparison: Comparison) -> dict[str, Style]:
     """Return the style of each algorithm; variants of PC-FedAvg get an ordered colour scale."""
-    algorithms = {run.name: run.algorithm for run in comparison.setting.methods}
+    algorithms = {run.name: run.algorithm for run in comparison.setting.runs}
     names = list(comparison.results)
     if len(names) > 1 and all(isinstance(algorithms.get(name), PCFedAvg) for name in names):
         last = len(names) - 1
@@ -57,7 +57,7 @@ def comparison_charts(comparison: Comparison, metrics: Sequence[AlgorithmMetrics
 def _loss_chart(c: Comparison) -> Chart:
     """Return the loss by round, and by bytes sent, or by local steps if their numbers differ."""
     by_round = _panel(c, "Loss by round", "round", "loss", _loss)
-    steps = {run.name: run.local_steps for run in c.setting.methods}
+    steps = {run.name: run.local_steps for run in c.setting.runs}
     if len(set(steps.values())) > 1:
         second = _panel(
             c,

@@ -128,7 +128,7 @@ def _unfinished(c: Comparison) -> Iterator[str]:
     )
     steps = {
         run.name: run.algorithm.step
-        for run in c.setting.methods
+        for run in c.setting.runs
         if run.name in c.results
         and isinstance(run.algorithm, PCFedAvg | FedAvg | Scaffold)
         and isinstance(run.algorithm.step, float)
@@ -201,7 +201,7 @@ def _ranking(metrics: Sequence[AlgorithmMetrics]) -> str:
 
 def _equal_work(c: Comparison) -> Iterator[str]:
     """Yield the losses after as many local steps as the shortest run has done, if they differ."""
-    steps = {run.name: run.local_steps for run in c.setting.methods}
+    steps = {run.name: run.local_steps for run in c.setting.runs}
     if len({steps[name] for name in c.results}) < 2:
         return
     work = min(steps[name] * c.results[name][0].history[-1].round for name in c.results)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pcfed.experiments.exact import OURS, PAPER, Case, Look, Race
+from pcfed.experiments.exact import OURS, PAPER, Case, ExactResults, GapRecord
 from pcfed.report.charts import Chart, Line, Panel, Style, line_panel, series_styles
 from pcfed.report.comparison_metrics import MEGABYTE
 from pcfed.report.page import Cell, ChartGroup, Paragraph, RowGroup, Section, Table
 
-Quantity = Callable[[Look], float]
+Quantity = Callable[[GapRecord], float]
 
 
-def exact_section(race: Race) -> Section:
+def exact_section(race: ExactResults) -> Section:
     """Return the section, with a subsection for every case.
 
     Parameters
     ----------
-    race : Race
+    race : ExactResults
         The results of exact PC-FedAvg and of the other algorithms.
     """
     text = (
@@ -30,9 +30,9 @@ def exact_section(race: Race) -> Section:
     return Section("exact", "Exact PC-FedAvg", [Paragraph(text)], cases)
 
 
-def _case_section(race: Race, case: Case) -> Section:
+def _case_section(race: ExactResults, case: Case) -> Section:
     """Return the charts and the table of one case."""
-    styles = series_styles(race.methods(case), emphasized=OURS)
+    styles = series_styles(race.names(case), emphasized=OURS)
 
     def panel(heading: str, x_title: str, quantity: Quantity, over: Quantity) -> Panel:
         return _panel(race, case, styles, heading, x_title, quantity, over)
@@ -58,7 +58,7 @@ def _case_section(race: Race, case: Case) -> Section:
     return Section(case.slug, title, [ChartGroup(case.slug, [chart], styles)], [table])
 
 
-def _table(race: Race, case: Case, styles: Mapping[str, Style]) -> Table:
+def _table(race: ExactResults, case: Case, styles: Mapping[str, Style]) -> Table:
     """Return for every algorithm what it took to reach each gap."""
     targets = [f"{target:g}" for target in case.targets]
     columns = ["algorithm", *targets, "smallest gap", "infeasibility at equal bytes"]
@@ -66,7 +66,7 @@ def _table(race: Race, case: Case, styles: Mapping[str, Style]) -> Table:
     rows = []
     for name, style in styles.items():
         best = race.best(case, name)
-        rounds = case.rounds if name == OURS else case.others
+        rounds = case.rounds if name == OURS else case.baseline_rounds
         reached = [race.first(case, name, target) for target in case.targets]
         cells = [
             Cell(f"{record.round} rounds", note=f"{_megabytes(record):.3g} MB")
@@ -93,7 +93,7 @@ def _table(race: Race, case: Case, styles: Mapping[str, Style]) -> Table:
 
 
 def _panel(
-    race: Race,
+    race: ExactResults,
     case: Case,
     styles: Mapping[str, Style],
     heading: str,
@@ -104,26 +104,26 @@ def _panel(
     """Return a quantity of the best run of every algorithm, over rounds or megabytes."""
     lines = {}
     for name in styles:
-        records = race.best(case, name).looks
+        records = race.best(case, name).records
         lines[name] = Line([over(r) for r in records], [quantity(r) for r in records])
     return line_panel(heading, lines, styles, x_title, "", on_top=OURS, log_x=True, log_y=True)
 
 
-def _gap(record: Look) -> float:
+def _gap(record: GapRecord) -> float:
     return record.gap
 
 
-def _objective(record: Look) -> float:
+def _objective(record: GapRecord) -> float:
     return record.objective
 
 
-def _infeasibility(record: Look) -> float:
+def _infeasibility(record: GapRecord) -> float:
     return record.infeasibility
 
 
-def _round(record: Look) -> float:
+def _round(record: GapRecord) -> float:
     return float(record.round)
 
 
-def _megabytes(record: Look) -> float:
+def _megabytes(record: GapRecord) -> float:
     return record.bytes / MEGABYTE

@@ -10,7 +10,7 @@ from pathlib import Path
 from pcfed import data
 from pcfed.data import Dataset
 from pcfed.experiments.claims import PC, Claim, Verdict, claims
-from pcfed.experiments.exact import Race
+from pcfed.experiments.exact import ExactResults
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.summary import Comparison
 from pcfed.report.charts import Style
@@ -92,7 +92,7 @@ def write_report(
     data_dir: Path | None = None,
     facts: Mapping[str, str] | None = None,
     rates: Rates | None = None,
-    race: Race | None = None,
+    race: ExactResults | None = None,
 ) -> None:
     """Write the report on experiments: one HTML file that loads nothing from elsewhere.
 
@@ -108,7 +108,7 @@ def write_report(
         How the results were produced (versions, machine, date), shown at the end.
     rates : Rates, optional
         The measurements for the theorem.
-    race : Race, optional
+    race : ExactResults, optional
         The results of exact PC-FedAvg and of other algorithms.
 
     Raises
@@ -253,7 +253,7 @@ def _settings(comparison: Comparison, dataset: Dataset) -> Iterator[tuple[str, s
     yield "rounds", str(setting.rounds)
     yield "batch", f"{100 * setting.batch:g} % of an agent's data"
     yield "seeds", str(max(len(runs) for runs in comparison.results.values()))
-    for run in setting.methods:
+    for run in setting.runs:
         if run.name in comparison.results:
             text = f"{run.algorithm!r}, {run.local_steps} local steps"
             if run.participation != 1.0:

@@ -23,7 +23,7 @@ def rates_section(rates: Rates) -> Section:
     """
     gap, infeasibility = rates.fit(_suboptimality), rates.fit(_infeasibility)
     seeds = len({point.seed for point in rates.points})
-    within = len(rates.points) - len(rates.broken)
+    within = len(rates.points) - len(rates.violations)
     text = (
         "PC-FedAvg with penalty ρ = √R and the largest step that the theorem admits, for growing "
         f"numbers of rounds R and {seeds} seeds, on a small problem whose optimum is known to a "

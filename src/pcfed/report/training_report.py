@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pcfed.guarantees import gap_sentence
 from pcfed.report.charts import series_styles
 from pcfed.report.comparison_metrics import MEGABYTE
 from pcfed.report.page import (
@@ -192,18 +193,7 @@ def _summary_blocks(run: SavedRun) -> list[Paragraph]:
         text = "This is its state so far; rerun pcfed train to resume it."
         return [Paragraph(text, "Not finished.", "note")]
     notes = [Paragraph(note, css_class="note") for note in outcome.notes]
-    return [Paragraph("", _certificate(outcome)), *notes]
-
-
-def _certificate(outcome: Outcome) -> str:
-    """Return the bound on the distance from the optimum, as a sentence."""
-    if outcome.gap is None or outcome.objective is None:
-        return f"There is no certificate: {outcome.reason}"
-    share = "" if outcome.relative_gap is None else f" ({100 * outcome.relative_gap:.2g} %)"
-    return (
-        f"The delivered models are all inside their sets. Their objective is "
-        f"{outcome.objective:.6g}, and the optimum is at most {outcome.gap:.3g} lower{share}."
-    )
+    return [Paragraph("", gap_sentence(outcome.objective, outcome.gap, outcome.reason)), *notes]
 
 
 def _metric_tiles(run: SavedRun) -> list[Block]:

@@ -1,6 +1,6 @@
-"""One linear equation or inequality, and systems of equations.
+"""Halfspaces, hyperplanes and systems of linear equations.
 
-Letters: x a point, p its projection, a the normal vector, V an orthonormal basis of rows.
+Letters: x a point, p its projection, a the normal vector, V an orthonormal basis of the row space.
 """
 
 from __future__ import annotations
@@ -12,15 +12,25 @@ from functools import cached_property
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import ConvexSet, Hint, Linear, UnboundedError, norm, settle, tolerance
+from pcfed.sets.base import (
+    BudgetUse,
+    ConvexSet,
+    LinearConstraints,
+    UnboundedError,
+    WarmStart,
+    as_float64,
+    norm,
+    repeat_until_settled,
+    tolerance,
+)
 from pcfed.validation import frozen, real
 
 EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _OneRow(ConvexSet):
-    """What ``Halfspace`` and ``Hyperplane`` share: one row ⟨a, x⟩ and one number b."""
+class _OneLinearConstraint(ConvexSet):
+    """A normal vector a and a right-hand side b; base class of ``Halfspace`` and ``Hyperplane``."""
 
     a: Float64Array
     b: float
@@ -40,53 +50,55 @@ class _OneRow(ConvexSet):
         return int(self.a.size)
 
     @cached_property
-    def _row(self) -> tuple[Float64Array, float, float]:
+    def _scaled(self) -> tuple[Float64Array, float, float]:
         """Return a and b, divided by a power of 2 so that nothing overflows, and ⟨a, a⟩."""
+        # Dividing by a power of 2 is exact, so it changes no result that does not overflow.
         power = 2.0 ** min(math.frexp(float(np.abs(self.a).max()))[1], 1023)
         a = self.a / power
         return a, self.b / power, float(a @ a)
 
     @property
     def _scale(self) -> float:
-        _, b, square = self._row
+        _, b, square = self._scaled
         return abs(b) / math.sqrt(square)
 
     def _excess(self, x: Float64Array) -> float:
-        """Return ⟨a, x⟩ − b."""
-        a, b, _ = self._row
+        """Return ⟨a, x⟩ − b for the scaled a and b; subclasses set it to 0 inside the set."""
+        a, b, _ = self._scaled
         return float(a @ x) - b
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         def step(x: Array) -> Array:
-            y = x.astype(np.float64, copy=False)
+            y = as_float64(x)
             excess = self._excess(y)
             if excess == 0.0:
                 return x
-            a, _, square = self._row
+            a, _, square = self._scaled
             return (y - (excess / square) * a).astype(x.dtype, copy=False)
 
-        return settle(step, x, self._scale)
+        return repeat_until_settled(step, x, self._scale)
 
     def _distance(self, x: Float64Array) -> float:
-        return abs(self._excess(x)) / math.sqrt(self._row[2])
+        return abs(self._excess(x)) / math.sqrt(self._scaled[2])
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
-        a, b, square = self._row
-        along = float(a @ q) / square
-        if norm(q - along * a) > tolerance(q, EPS, 0.0) or not self._bounded(along):
+        a, b, square = self._scaled
+        multiple = float(a @ q) / square
+        parallel = norm(q - multiple * a) <= tolerance(q, EPS, 0.0)
+        if not parallel or not self._has_minimum(multiple):
             raise UnboundedError(
                 f"{self._name}: a linear function is unbounded over it unless q is a multiple of a "
                 "that points out of it; intersect it with a bounded set."
             )
         return (b / square) * a
 
-    def _bounded(self, along: float) -> bool:
-        """Say whether along · ⟨a, x⟩ has a minimum."""
+    def _has_minimum(self, multiple: float) -> bool:
+        """Return whether ⟨multiple · a, x⟩ has a minimum over the set."""
         return True
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Hyperplane(_OneRow):
+class Hyperplane(_OneLinearConstraint):
     r"""The hyperplane $\{x : \langle a, x\rangle = b\}$.
 
     Parameters
@@ -103,13 +115,18 @@ class Hyperplane(_OneRow):
     array([1., 0.])
     """
 
-    def _linear(self, n: int) -> Linear:
-        a, b, _ = self._row
-        return Linear(np.zeros((0, n)), np.zeros(0), a[None], np.array([b]))
+    spec_name = "hyperplane"
+
+    def _scale_entries(self, f: Float64Array) -> Hyperplane:
+        return Hyperplane(self.a / f, self.b)
+
+    def _linear_constraints(self, n: int) -> LinearConstraints:
+        a, b, _ = self._scaled
+        return LinearConstraints(np.zeros((0, n)), np.zeros(0), a[None], np.array([b]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Halfspace(_OneRow):
+class Halfspace(_OneLinearConstraint):
     r"""The halfspace $\{x : \langle a, x\rangle \le b\}$.
 
     Parameters
@@ -126,28 +143,33 @@ class Halfspace(_OneRow):
     array([1., 0.])
     """
 
+    spec_name = "halfspace"
+
     def _excess(self, x: Float64Array) -> float:
         return max(0.0, super()._excess(x))
 
-    def _bounded(self, along: float) -> bool:
-        return along <= 0.0
+    def _has_minimum(self, multiple: float) -> bool:
+        return multiple <= 0.0
 
-    def _budget(self, x: Float64Array) -> tuple[float, float]:
-        return float(self.a @ x), self.b
+    def _budget_use(self, x: Float64Array) -> BudgetUse:
+        return BudgetUse(float(self.a @ x), self.b)
 
-    def _linear(self, n: int) -> Linear:
-        a, b, _ = self._row
-        return Linear(a[None], np.array([b]), np.zeros((0, n)), np.zeros(0))
+    def _scale_entries(self, f: Float64Array) -> Halfspace:
+        return Halfspace(self.a / f, self.b)
+
+    def _linear_constraints(self, n: int) -> LinearConstraints:
+        a, b, _ = self._scaled
+        return LinearConstraints(a[None], np.array([b]), np.zeros((0, n)), np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Affine(ConvexSet):
-    r"""The affine set $\{x : A x = b\}$; rows may depend on each other.
+    r"""The affine set $\{x : A x = b\}$; rows may be linearly dependent.
 
     Parameters
     ----------
     A : array of shape (k, n)
-        One equation a row.
+        One equation per row.
     b : array of shape (k,)
         Right-hand sides.
 
@@ -163,22 +185,23 @@ class Affine(ConvexSet):
     array([3., 5.])
     """
 
+    spec_name = "affine"
     A: Float64Array
     b: Float64Array
 
     def __post_init__(self) -> None:
-        A, b = system("Affine", "A", self.A, "b", self.b)
+        A, b = checked_system("Affine", "A", self.A, "b", self.b)
         object.__setattr__(self, "A", A)
         object.__setattr__(self, "b", b)
         with np.errstate(over="ignore", invalid="ignore"):
             _, origin = self._basis
             A, b = unit_rows(A, b)
-            missed = np.abs(A @ origin - b)
+            residual = np.abs(A @ origin - b)
             size = np.abs(b) + norm(origin) + norm(b)
-        if not np.all(missed <= 64.0 * EPS * math.sqrt(A.size) * size):
+        if not np.all(residual <= 64.0 * EPS * math.sqrt(A.size) * size):
             raise ValueError(
-                f"Affine: A x = b must have a solution, got equations that miss each other by "
-                f"{missed.max():.3g}; correct or drop row {int(missed.argmax())}."
+                "Affine: A x = b must have a solution, got contradictory equations with a residual "
+                f"of {residual.max():.3g}; correct or drop row {int(residual.argmax())}."
             )
 
     @property
@@ -188,7 +211,8 @@ class Affine(ConvexSet):
 
     @cached_property
     def _basis(self) -> tuple[Float64Array, Float64Array]:
-        """Return an orthonormal basis of the rows, as columns V, and the shortest solution."""
+        """Return an orthonormal basis V of the row space, as columns, and the shortest solution."""
+        # Rows of length 1: the numerical rank must not depend on the units of the equations.
         A, b = unit_rows(self.A, self.b)
         U, s, Vt = np.linalg.svd(A, full_matrices=False)
         r = int(np.count_nonzero(s > EPS * max(A.shape) * s[0]))
@@ -199,21 +223,21 @@ class Affine(ConvexSet):
     def _scale(self) -> float:
         return norm(self._basis[1])
 
-    def _off(self, x: Float64Array) -> Float64Array:
-        """Return x minus its projection, in the basis."""
+    def _displacement(self, x: Float64Array) -> Float64Array:
+        """Return x minus its projection, as coefficients of the basis V."""
         V, origin = self._basis
         return np.asarray((x - origin) @ V)
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         def step(x: Array) -> Array:
-            y = x.astype(np.float64, copy=False)
-            p: Array = (y - self._basis[0] @ self._off(y)).astype(x.dtype, copy=False)
+            y = as_float64(x)
+            p: Array = (y - self._basis[0] @ self._displacement(y)).astype(x.dtype, copy=False)
             return p
 
-        return settle(step, x, self._scale)
+        return repeat_until_settled(step, x, self._scale)
 
     def _distance(self, x: Float64Array) -> float:
-        return norm(self._off(x))
+        return norm(self._displacement(x))
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
         V, origin = self._basis
@@ -224,15 +248,18 @@ class Affine(ConvexSet):
             )
         return origin
 
-    def _linear(self, n: int) -> Linear:
+    def _linear_constraints(self, n: int) -> LinearConstraints:
         A, b = unit_rows(self.A, self.b)
-        return Linear(A[:0], b[:0], A, b)
+        return LinearConstraints(A[:0], b[:0], A, b)
+
+    def _scale_entries(self, f: Float64Array) -> Affine:
+        return Affine(self.A / f, self.b)
 
 
-def system(
+def checked_system(
     name: str, left: str, A: Float64Array, right: str, b: Float64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Freeze a matrix and its right-hand sides, and refuse rows of zeros that nothing satisfies."""
+    """Freeze a matrix and its right-hand sides; raise a ValueError for an infeasible zero row."""
     matrix, vector = frozen(f"{name}: {left}", A, ndim=2), frozen(f"{name}: {right}", b, ndim=1)
     if vector.size != matrix.shape[0]:
         raise ValueError(
@@ -248,7 +275,7 @@ def system(
     if unsatisfied.any():
         j = int(np.argmax(unsatisfied))
         raise ValueError(
-            f"{name}: a row of {left} that is all zero must have {right} that it satisfies, "
+            f"{name}: a row of {left} that is all zero must have a feasible {right}, "
             f"got {vector[j]} at row {j}; drop the row."
         )
     return matrix, vector
@@ -257,7 +284,8 @@ def system(
 def unit_rows(A: Float64Array, b: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Divide rows by their lengths and drop rows of zeros."""
     kept = A.any(axis=1)
-    top = np.abs(A[kept]).max(axis=1, initial=0.0)
-    rows = A[kept] / top[:, None]
+    # Dividing by the largest entry first keeps the squares from overflowing or underflowing.
+    largest = np.abs(A[kept]).max(axis=1, initial=0.0)
+    rows = A[kept] / largest[:, None]
     lengths = np.linalg.norm(rows, axis=1)
-    return rows / lengths[:, None], b[kept] / top / lengths
+    return rows / lengths[:, None], b[kept] / largest / lengths

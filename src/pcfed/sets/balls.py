@@ -1,6 +1,6 @@
-"""Balls of the l1, l2, l∞ and group norms, weighted and with a centre.
+"""Balls of norms: l1, l2, l∞, weighted l2 (ellipsoids) and group norms, with or without a centre.
 
-Letters: x a point, c the centre, y = x − c, p the projection, τ the radius.
+Letters: x a point, c the centre, y = x − c, p the projection, τ the radius, w the weights.
 """
 
 from __future__ import annotations
@@ -15,73 +15,90 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled, threshold
-from pcfed.sets.base import LARGEST, ConvexSet, Hint, Linear, eps_of, norm, shifted
-from pcfed.sets.boxes import box_rows
-from pcfed.sets.compiled import L1_BALL, Target
-from pcfed.sets.threshold import shrink, weighted_shrink
+from pcfed.sets.base import (
+    MAX_ENTRY,
+    BudgetUse,
+    ConvexSet,
+    LinearConstraints,
+    WarmStart,
+    as_float64,
+    eps_of,
+    norm,
+    project_translated,
+)
+from pcfed.sets.boxes import Box, box_constraints
+from pcfed.sets.compiled import L1_BALL, ThresholdSet
+from pcfed.sets.threshold import project_to_simplex, project_to_weighted_simplex
 from pcfed.validation import frozen, positive
 
 Labels = NDArray[np.intp]
 
+MAX_NEWTON_STEPS = 200
+"""A limit for the projection onto ellipsoids, which takes five to thirty steps."""
 
-@dataclass(frozen=True, eq=False, repr=False)
+
 class Ball(ConvexSet):
-    """A set {x : ‖x − c‖ ≤ τ} for some norm: what its kinds share."""
+    """A ball {x : ‖x − c‖ ≤ τ} of some norm; every subclass is a dataclass with these fields."""
 
-    @property
-    @abstractmethod
-    def _ball(self) -> tuple[float, Float64Array | None]:
-        """Return the radius and the centre."""
+    # This class is not a dataclass because the fields of a base class come first in constructors,
+    # and that of GroupL1Ball takes the groups before the radius.
+    radius: float
+    center: Float64Array | None
+
+    def __post_init__(self) -> None:
+        radius = positive(f"{self._name}: radius", self.radius, zero=True)
+        object.__setattr__(self, "radius", radius)
+        if self.center is not None:
+            object.__setattr__(self, "center", frozen(f"{self._name}: center", self.center, ndim=1))
 
     @abstractmethod
-    def _size(self, y: Float64Array) -> float:
-        """Return the norm that the ball is of."""
+    def _norm(self, y: Float64Array) -> float:
+        """Return the norm whose ball this is."""
 
     @abstractmethod
-    def _onto(self, y: Float64Array, hint: Hint | None) -> Float64Array:
+    def _project_outside(self, y: Float64Array, warm_start: WarmStart | None) -> Float64Array:
         """Project y, which is outside, onto the ball around 0."""
 
     @abstractmethod
-    def _extreme(self, q: Float64Array) -> Float64Array:
+    def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
         """Return a minimizer of ⟨q, s⟩ over the ball around 0."""
 
     @property
     def n(self) -> int | None:
         """Number of entries of the centre, if there is one."""
-        center = self._ball[1]
-        return None if center is None else center.size
+        return None if self.center is None else self.center.size
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
-        center = self._ball[1]
-        if center is None:
-            return self._project_around_zero(x, hint)
-        return shifted(self._project_around_zero, x, center, self._scale, hint)
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
+        if self.center is None:
+            return self._project_centered(x, warm_start)
+        return project_translated(self._project_centered, x, self.center, self._scale, warm_start)
 
-    def _project_around_zero(self, x: Array, hint: Hint | None) -> Array:
-        radius = self._ball[0]
-        y = x.astype(np.float64, copy=False)
-        if not self._size(y) > radius:  # NaN stays as it is
+    def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
+        """Project onto the ball around 0."""
+        y = as_float64(x)
+        if not self._norm(y) > self.radius:  # NaN is returned as it is
             return x
-        p: Array = self._onto(y, hint).astype(x.dtype, copy=False)
-        less = eps_of(x)
-        while self._size(p.astype(np.float64, copy=False)) > radius:  # by rounding; ends at 0
-            p = p * (1.0 - less)
-            less = min(1.0, 2.0 * less)
+        p: Array = self._project_outside(y, warm_start).astype(x.dtype, copy=False)
+        # Rounding may leave p outside by some ε; shrink it until it is inside, at the latest at 0.
+        shrinkage = eps_of(x)
+        while self._norm(as_float64(p)) > self.radius:
+            p = p * (1.0 - shrinkage)
+            shrinkage = min(1.0, 2.0 * shrinkage)
         return p
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
-        center = self._ball[1]
-        s = self._extreme(q)
-        return s if center is None else s + center
+        s = self._minimize_linear_centered(q)
+        return s if self.center is None else s + self.center
 
-    def _budget(self, x: Float64Array) -> tuple[float, float]:
-        radius, center = self._ball
-        return self._size(x if center is None else x - center), radius
+    def _budget_use(self, x: Float64Array) -> BudgetUse:
+        return BudgetUse(self._norm(x if self.center is None else x - self.center), self.radius)
+
+    def _scaled_center(self, f: Float64Array) -> Float64Array | None:
+        return None if self.center is None else f * self.center
 
     @property
     def _scale(self) -> float:
-        radius, center = self._ball
-        return radius if center is None else max(radius, norm(center))
+        return self.radius if self.center is None else max(self.radius, norm(self.center))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,20 +121,17 @@ class L1Ball(Ball):
     array([ 1.5, -0.5,  0. ])
     """
 
+    spec_name = "l1"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
     weights: Float64Array | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        freeze_ball(self, self.radius, self.center)
+        super().__post_init__()
         if self.weights is not None:
-            w = checked_weights("L1Ball", self.weights)
-            same_length("L1Ball", "weights", w, self.center)
+            w = _checked_weights("L1Ball", self.weights)
+            _check_same_length("L1Ball", "weights", w, self.center)
             object.__setattr__(self, "weights", w)
-
-    @property
-    def _ball(self) -> tuple[float, Float64Array | None]:
-        return self.radius, self.center
 
     @property
     def n(self) -> int | None:
@@ -125,34 +139,40 @@ class L1Ball(Ball):
         return super().n if self.weights is None else self.weights.size
 
     @property
-    def _threshold(self) -> tuple[Target, float] | None:
+    def _threshold_set(self) -> tuple[ThresholdSet, float] | None:
         plain = self.center is None and self.weights is None
         return (L1_BALL, self.radius) if plain else None
 
-    def _project_at_once(self, x: Array, out: Array | None, hint: Hint | None) -> Array | None:
+    def _project_compiled(
+        self, x: Array, out: Array | None, warm_start: WarmStart | None
+    ) -> Array | None:
         if self.center is None and self.weights is None:
-            return compiled.project(x, self.radius, L1_BALL, out, hint)
+            return compiled.project(x, self.radius, L1_BALL, out, warm_start)
         return None
 
-    def _project_around_zero(self, x: Array, hint: Hint | None) -> Array:
+    def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
         if self.weights is None:
-            return threshold.project(x, self.radius, L1_BALL, hint)
-        return super()._project_around_zero(x, hint)
+            return threshold.project(x, self.radius, L1_BALL, warm_start)
+        return super()._project_centered(x, warm_start)
 
-    def _size(self, y: Float64Array) -> float:
+    def _norm(self, y: Float64Array) -> float:
         return float((np.abs(y) if self.weights is None else self.weights * np.abs(y)).sum())
 
-    def _onto(self, y: Float64Array, hint: Hint | None) -> Float64Array:
+    def _project_outside(self, y: Float64Array, warm_start: WarmStart | None) -> Float64Array:
         w = np.ones_like(y) if self.weights is None else self.weights
-        p = weighted_shrink(np.abs(y), w, self.radius)
+        p = project_to_weighted_simplex(np.abs(y), w, self.radius)
         return np.copysign(p, y, where=p != 0, out=p)
 
-    def _extreme(self, q: Float64Array) -> Float64Array:
+    def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
         w = np.ones_like(q) if self.weights is None else self.weights
         j = int(np.argmax(np.abs(q) / w))
         s = np.zeros_like(q)
         s[j] = -np.sign(q[j]) * self.radius / w[j]
         return s
+
+    def _scale_entries(self, f: Float64Array) -> L1Ball:
+        weights = 1.0 / f if self.weights is None else self.weights / f
+        return L1Ball(self.radius, center=self._scaled_center(f), weights=weights)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -173,25 +193,97 @@ class L2Ball(Ball):
     array([0.6, 0.8])
     """
 
+    spec_name = "l2"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        freeze_ball(self, self.radius, self.center)
-
-    @property
-    def _ball(self) -> tuple[float, Float64Array | None]:
-        return self.radius, self.center
-
-    def _size(self, y: Float64Array) -> float:
+    def _norm(self, y: Float64Array) -> float:
         return norm(y)
 
-    def _onto(self, y: Float64Array, hint: Hint | None) -> Float64Array:
+    def _project_outside(self, y: Float64Array, warm_start: WarmStart | None) -> Float64Array:
         return y * (self.radius / norm(y))
 
-    def _extreme(self, q: Float64Array) -> Float64Array:
+    def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
         length = norm(q)
         return q * (-self.radius / length) if length > 0 else np.zeros_like(q)
+
+    def _scale_entries(self, f: Float64Array) -> Ellipsoid:
+        return Ellipsoid(self.radius, 1.0 / f, center=self._scaled_center(f))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ellipsoid(Ball):
+    r"""The ellipsoid $\{x : \sqrt{\sum_j w_j^2 (x_j - c_j)^2} \le \tau\}$.
+
+    The projection is $p_j = y_j / (1 + \lambda w_j^2)$, with the $\lambda$ for which it lies on the
+    surface. $1/\sqrt{\sum_j w_j^2 p_j^2}$ is concave in $\lambda$, so Newton's method increases
+    monotonically from $\lambda = 0$ to it.
+
+    Parameters
+    ----------
+    radius : float
+        τ ≥ 0.
+    weights : array of shape (n,)
+        w > 0; the half axes are τ / w.
+    center : array of shape (n,), optional
+        c; zero if not given.
+
+    References
+    ----------
+    A. Conn, N. Gould, P. Toint, "Trust-region methods" (2000), §7.3.
+
+    Examples
+    --------
+    >>> from pcfed.sets import Ellipsoid
+    >>> Ellipsoid(1.0, [1.0, 0.5]).project([0.0, 4.0])
+    array([0., 2.])
+    """
+
+    spec_name = "ellipsoid"
+    radius: float
+    weights: Float64Array
+    center: Float64Array | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weights = _checked_weights("Ellipsoid", self.weights)
+        _check_same_length("Ellipsoid", "weights", weights, self.center)
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def n(self) -> int:
+        """Number of entries of the weights."""
+        return int(self.weights.size)
+
+    def _norm(self, y: Float64Array) -> float:
+        return norm(self.weights * y)
+
+    def _project_outside(self, y: Float64Array, warm_start: WarmStart | None) -> Float64Array:
+        if self.radius == 0.0:
+            return np.zeros_like(y)
+        # Weights of at most 1 keep the squares from overflowing; λ is scaled accordingly.
+        largest = float(self.weights.max())
+        w, tau = self.weights / largest, self.radius / largest
+        squares, multiplier = w * w, 0.0
+        # Newton's method for 1/‖v‖ = 1/τ, which is much closer to linear in λ than ‖v‖ = τ.
+        for _ in range(MAX_NEWTON_STEPS):
+            v = w * y / (1.0 + multiplier * squares)
+            size = norm(v)
+            unit = v / size
+            slope = float((squares * unit * unit / (1.0 + multiplier * squares)).sum())
+            following = multiplier + (size / tau - 1.0) / slope
+            if not following > multiplier * (1.0 + 1e-16):
+                break
+            multiplier = following
+        return np.asarray(y / (1.0 + multiplier * squares))
+
+    def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
+        v = q / self.weights
+        length = norm(v)
+        return v / self.weights * (-self.radius / length) if length > 0 else np.zeros_like(q)
+
+    def _scale_entries(self, f: Float64Array) -> Ellipsoid:
+        return Ellipsoid(self.radius, self.weights / f, center=self._scaled_center(f))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -212,28 +304,26 @@ class LinfBall(Ball):
     array([ 1. , -0.5])
     """
 
+    spec_name = "linf"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        freeze_ball(self, self.radius, self.center)
-
-    @property
-    def _ball(self) -> tuple[float, Float64Array | None]:
-        return self.radius, self.center
-
-    def _size(self, y: Float64Array) -> float:
+    def _norm(self, y: Float64Array) -> float:
         return float(np.abs(y).max())
 
-    def _onto(self, y: Float64Array, hint: Hint | None) -> Float64Array:
+    def _project_outside(self, y: Float64Array, warm_start: WarmStart | None) -> Float64Array:
         return np.clip(y, -self.radius, self.radius)
 
-    def _extreme(self, q: Float64Array) -> Float64Array:
+    def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
         return np.sign(q) * -self.radius
 
-    def _linear(self, n: int) -> Linear:
+    def _linear_constraints(self, n: int) -> LinearConstraints:
         center = np.zeros(n) if self.center is None else self.center
-        return box_rows(center - self.radius, center + self.radius)
+        return box_constraints(center - self.radius, center + self.radius)
+
+    def _scale_entries(self, f: Float64Array) -> Box:
+        center = np.zeros_like(f) if self.center is None else self.center
+        return Box(f * (center - self.radius), f * (center + self.radius))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -256,19 +346,16 @@ class GroupL1Ball(Ball):
     array([3., 4., 0.])
     """
 
+    spec_name = "group_l1"
     groups: Labels
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        freeze_ball(self, self.radius, self.center)
-        labels = _labels(self.groups)
-        same_length("GroupL1Ball", "groups", labels, self.center)
+        super().__post_init__()
+        labels = _group_labels(self.groups)
+        _check_same_length("GroupL1Ball", "groups", labels, self.center)
         object.__setattr__(self, "groups", labels)
-
-    @property
-    def _ball(self) -> tuple[float, Float64Array | None]:
-        return self.radius, self.center
 
     @property
     def n(self) -> int:
@@ -276,60 +363,54 @@ class GroupL1Ball(Ball):
         return int(self.groups.size)
 
     def _norms(self, y: Float64Array) -> Float64Array:
-        """Return the length of every group."""
+        """Return the Euclidean norm of every group."""
         order, starts = self._sorted
-        top = float(np.abs(y).max())
-        scale = top if 0.0 < top < 1e-100 else 1.0
+        largest = float(np.abs(y).max())
+        scale = largest if 0.0 < largest < 1e-100 else 1.0  # or else the squares underflow
         squares = np.square(y[order] / scale)
         return scale * np.sqrt(np.add.reduceat(squares, starts))
 
     @cached_property
     def _sorted(self) -> tuple[Labels, Labels]:
-        """Return an order that puts groups together, and where each begins."""
+        """Return a permutation that sorts entries by group, and where each group begins."""
         order = np.argsort(self.groups, kind="stable")
         return order, np.flatnonzero(np.diff(self.groups[order], prepend=-1))
 
-    def _size(self, y: Float64Array) -> float:
+    def _norm(self, y: Float64Array) -> float:
         return float(self._norms(y).sum())
 
-    def _onto(self, y: Float64Array, hint: Hint | None) -> Float64Array:
+    def _project_outside(self, y: Float64Array, warm_start: WarmStart | None) -> Float64Array:
         g = self._norms(y)
-        ratio = np.divide(shrink(g, self.radius, hint), g, out=np.zeros_like(g), where=g > 0)
+        ratio = np.divide(
+            project_to_simplex(g, self.radius, warm_start), g, out=np.zeros_like(g), where=g > 0
+        )
         return y * ratio[self.groups]
 
-    def _extreme(self, q: Float64Array) -> Float64Array:
+    def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
         g = self._norms(q)
         j = int(np.argmax(g))
         s = np.where(self.groups == j, q, 0.0)
         return s * (-self.radius / g[j]) if g[j] > 0 else s
 
 
-def freeze_ball(ball: Ball, radius: float, center: ArrayLike | None) -> None:
-    """Check and freeze the fields that all balls have."""
-    name = type(ball).__name__
-    object.__setattr__(ball, "radius", positive(f"{name}: radius", radius, zero=True))
-    if center is not None:
-        object.__setattr__(ball, "center", frozen(f"{name}: center", center, ndim=1))
-
-
-def checked_weights(name: str, weights: ArrayLike) -> Float64Array:
-    """Freeze weights, which must be > 0 and in a range in which nothing overflows."""
+def _checked_weights(name: str, weights: ArrayLike) -> Float64Array:
+    """Freeze weights, which must be > 0 and in a range without overflow."""
     w = frozen(f"{name}: weights", weights, ndim=1)
     if not w.min() > 0:
         raise ValueError(
             f"{name}: weights must be > 0, got {w.min()} at index {w.argmin()}; "
             "use Blocks to leave entries free."
         )
-    if not (w.min() >= 1.0 / LARGEST and w.max() <= LARGEST):
+    if not (w.min() >= 1.0 / MAX_ENTRY and w.max() <= MAX_ENTRY):
         raise ValueError(
-            f"{name}: weights must be from {1.0 / LARGEST} to {LARGEST}, got "
+            f"{name}: weights must be from {1.0 / MAX_ENTRY} to {MAX_ENTRY}, got "
             f"{w.min()} to {w.max()}; rescale them and the radius."
         )
     return w
 
 
-def same_length(name: str, what: str, array: NDArray[Any], center: Array | None) -> None:
-    """Refuse a centre that does not fit the other data."""
+def _check_same_length(name: str, what: str, array: NDArray[Any], center: Array | None) -> None:
+    """Raise a ValueError if the centre has another length than the other data."""
     if center is not None and center.size != array.size:
         raise ValueError(
             f"{name}: center must have {array.size} entries, as {what} has, got {center.size}; "
@@ -337,7 +418,7 @@ def same_length(name: str, what: str, array: NDArray[Any], center: Array | None)
         )
 
 
-def _labels(groups: Any) -> Labels:
+def _group_labels(groups: Any) -> Labels:
     """Return the group of every entry, numbered from 0, from labels or lists of indices."""
     rule = (
         "GroupL1Ball: groups must be integer labels, or lists of indices that hold every entry once"

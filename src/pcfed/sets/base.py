@@ -1,10 +1,11 @@
-"""What every convex set X offers, derived from one kernel.
+"""The base class of all convex sets X.
 
 Letters: x a point, p its projection, s a point of the set, q a direction, n the number of entries,
 ε the machine epsilon of the dtype of the point.
 
-A set implements ``_project`` for one vector. It returns ``x`` itself when x is inside, so a point
-of the set keeps its bits; sums are formed in float64 whatever the dtype of x is.
+A set must implement ``_project`` for one vector; everything else has a default. ``_project``
+returns ``x`` itself when x is inside, so that a point of the set keeps its bits. Sums are computed
+in float64 whatever the dtype of x is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,47 +22,56 @@ from numpy.typing import ArrayLike
 from pcfed.arrays import Array, Float64Array
 from pcfed.validation import floating
 
-LARGEST = 1e150
-"""Entries beyond this are refused: their squares would overflow."""
+MAX_ENTRY = 1e150
+"""Larger entries are refused because their squares would overflow."""
 
 
 class ProjectionError(ArithmeticError):
-    """A projection that could not be computed, for example because the set is empty."""
+    """The projection could not be computed, for example because the set is empty."""
 
 
 class UnboundedError(ValueError):
-    """A linear function that has no minimum over the set."""
+    """The linear function has no minimum over the set."""
 
 
-class Hint:
-    """What a set remembers between projections of points that move little.
+class WarmStart:
+    """The start values of iterative projections of points that change little between calls.
 
-    Create one for each stream of points and pass it on every call. A hint may save time; it never
-    changes the result, whatever it holds.
+    Create one for each sequence of points and pass it to every call. A warm start may save time; it
+    never changes the result, whatever it holds.
+
+    Attributes
+    ----------
+    threshold : float
+        The threshold of the last projection of a vector; NaN at first.
+    thresholds : array of shape (rows,)
+        The thresholds of the last projection of a matrix, one for each row.
+    nested : dict
+        The warm starts of the rows, blocks or members of a set.
 
     Examples
     --------
-    >>> from pcfed.sets import Hint, L1Ball
-    >>> hint = Hint()
-    >>> L1Ball(1.0).project([3.0, 1.0], hint=hint)
+    >>> from pcfed.sets import L1Ball, WarmStart
+    >>> warm_start = WarmStart()
+    >>> L1Ball(1.0).project([3.0, 1.0], warm_start=warm_start)
     array([1., 0.])
     """
 
-    __slots__ = ("parts", "threshold", "thresholds")
+    __slots__ = ("nested", "threshold", "thresholds")
 
     def __init__(self) -> None:
         self.threshold = math.nan
         self.thresholds: Float64Array = np.empty(0)
-        self.parts: dict[Hashable, Hint] = {}
+        self.nested: dict[Hashable, WarmStart] = {}
 
 
-def part(hint: Hint | None, key: Hashable) -> Hint | None:
-    """Return the hint of one row, block or member."""
-    return None if hint is None else hint.parts.setdefault(key, Hint())
+def nested_warm_start(warm_start: WarmStart | None, key: Hashable) -> WarmStart | None:
+    """Return the warm start of one row, block or member."""
+    return None if warm_start is None else warm_start.nested.setdefault(key, WarmStart())
 
 
-class Linear(NamedTuple):
-    """The set {A x ≤ b, C x = d} of a set that linear rows describe."""
+class LinearConstraints(NamedTuple):
+    """Linear inequalities A x ≤ b and equations C x = d."""
 
     A: Float64Array
     b: Float64Array
@@ -69,155 +79,177 @@ class Linear(NamedTuple):
     d: Float64Array
 
 
+def stack_constraints(systems: Iterable[LinearConstraints]) -> LinearConstraints:
+    """Return several systems of constraints as one."""
+    A, b, C, d = zip(*systems, strict=True)
+    return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
+
+
+class BudgetUse(NamedTuple):
+    """How much of a budget a point uses, and the budget."""
+
+    used: float
+    limit: float
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ConvexSet(ABC):
     """A closed convex set X of parameter vectors.
 
-    Every set prints as the call that makes it. ``n`` is the number of entries of its points where
-    its data fix one, and ``None`` otherwise.
+    The ``repr`` of a set is the call that constructs it.
+
+    Attributes
+    ----------
+    spec_name : str or None
+        The name of the set in configuration files (`parse_set`); None if files cannot describe it.
     """
+
+    spec_name: ClassVar[str | None] = None
 
     @property
     def n(self) -> int | None:
-        """Number of entries that a point must have, or None when any number will do."""
+        """Number of entries that a point must have, or None if any number is allowed."""
         return None
 
     # -- for users ------------------------------------------------------------------------------
 
-    def project(self, x: ArrayLike, *, out: Array | None = None, hint: Hint | None = None) -> Array:
+    def project(
+        self, x: ArrayLike, *, out: Array | None = None, warm_start: WarmStart | None = None
+    ) -> Array:
         r"""Return the nearest point of the set, $\arg\min_{p \in X} \|p - x\|_2$.
 
         Parameters
         ----------
         x : array of shape (n,) or (rows, n)
-            One point, or one point a row. float32 stays float32; all else becomes float64.
+            One point, or one point per row. float32 stays float32; other dtypes become float64.
         out : array, optional
-            Where to write the result; it may be ``x``, which an error leaves as it is.
-        hint : Hint, optional
+            Where to write the result; it may be ``x``, which is unchanged if an error is raised.
+        warm_start : WarmStart, optional
             Kept by the caller between calls; saves time and never changes the result.
 
         Returns
         -------
         array
-            ``contains`` is true of it. A point of the set comes back with the same bits.
+            A point for which ``contains`` is true. A point of the set keeps its bits.
 
         Raises
         ------
         ValueError
-            If x has the wrong shape, or NaN or inf in it.
+            If x has the wrong shape, or contains NaN or inf.
         ProjectionError
             If the set is empty, or an iteration did not converge.
         """
-        if type(x) is np.ndarray and (p := self._project_at_once(x, out, hint)) is not None:
-            return delivered(p, x, out)
+        if type(x) is np.ndarray and (p := self._project_compiled(x, out, warm_start)) is not None:
+            return write_result(p, x, out)
         x = self._checked("project: x", x, ndims=(1, 2))
         check_out(f"{self._name}.project", x, out)
-        return self.project_unchecked(x, out, hint)
+        return self.project_unchecked(x, out, warm_start)
 
     def project_unchecked(
-        self, x: Array, out: Array | None = None, hint: Hint | None = None
+        self, x: Array, out: Array | None = None, warm_start: WarmStart | None = None
     ) -> Array:
-        """Do as ``project`` without looking at x: for loops that checked their data before.
+        """Project without checking x, for loops whose data have been checked before.
 
         Parameters
         ----------
         x : array of shape (n,) or (rows, n)
-            float32 or float64. NaN in gives NaN out, or a ``ProjectionError``; it never hangs.
+            float32 or float64. NaN gives NaN or a ``ProjectionError``, never an endless loop.
         out : array, optional
             Where to write the result, of the same shape and dtype; it may be ``x``.
-        hint : Hint, optional
+        warm_start : WarmStart, optional
             As in ``project``.
         """
-        p = self._project_at_once(x, out, hint)
+        p = self._project_compiled(x, out, warm_start)
         if p is None:
             x = np.ascontiguousarray(x)
             with np.errstate(all="ignore"):
-                p = self._project(x, hint) if x.ndim == 1 else self._project_rows(x, hint)
-        return delivered(p, x, out)
+                project = self._project if x.ndim == 1 else self._project_rows
+                p = project(x, warm_start)
+        return write_result(p, x, out)
 
     def distance(self, x: ArrayLike) -> float:
         r"""Return the Euclidean distance $\min_{p \in X} \|p - x\|_2$ of one point to the set."""
-        return self._distance(_wide(self._checked("distance: x", x)))
+        return self._distance(as_float64(self._checked("distance: x", x)))
 
     def contains(self, x: ArrayLike) -> bool:
-        r"""Say whether the point is in the set, up to rounding.
+        r"""Return whether the point is in the set, up to rounding errors.
 
-        The tolerance is $64\,ε\sqrt{n}\,\max(\text{scale}, \|x\|)$, where ε belongs to the dtype of
-        x and the scale is that of the numbers that define the set.
+        The tolerance is $64\,ε\sqrt{n}\,\max(\text{scale}, \|x\|)$, where ε is the machine epsilon
+        of the dtype of x and the scale is the size of the numbers that define the set.
         """
         x = self._checked("contains: x", x)
-        return self._contains(_wide(x), eps_of(x), 0.0)
+        return self._contains(as_float64(x), eps_of(x), 0.0)
 
     def minimize_linear(self, q: ArrayLike) -> Array:
-        r"""Return a point of the set where a linear function is least.
-
-        It is some $\arg\min_{s \in X} \langle q, s\rangle$.
+        r"""Return a minimizer of a linear function, some $\arg\min_{s \in X} \langle q, s\rangle$.
 
         Raises
         ------
         UnboundedError
             A ValueError: there is no minimum over this set.
         NotImplementedError
-            If this set does not know how.
+            If this set does not implement it.
         """
         q = self._checked("minimize_linear: q", q)
-        return self._minimize_linear(_wide(q)).astype(q.dtype, copy=False)
+        return self._minimize_linear(as_float64(q)).astype(q.dtype, copy=False)
 
     def support_bound(self, q: ArrayLike) -> float:
         r"""Return an upper bound of $\max_{s \in X} \langle q, s\rangle$, or inf if none is known.
 
-        It is the maximum itself wherever ``minimize_linear`` is known. ``support_reason`` tells why
-        it is infinite.
+        It is the maximum itself if the set implements ``minimize_linear``. ``support_reason``
+        explains an infinite bound.
         """
         try:
-            return self._support(_wide(self._checked("support_bound: q", q)))
+            return self._support_bound(as_float64(self._checked("support_bound: q", q)))
         except (UnboundedError, NotImplementedError):
             return math.inf
 
     def support_reason(self, q: ArrayLike) -> str | None:
-        """Return why ``support_bound(q)`` is infinite, in a sentence, or None if it is finite."""
+        """Return a sentence that explains why ``support_bound(q)`` is infinite, or None."""
         try:
-            self._support(_wide(self._checked("support_reason: q", q)))
+            self._support_bound(as_float64(self._checked("support_reason: q", q)))
         except (UnboundedError, NotImplementedError) as reason:
             return str(reason)
         return None
 
-    def budget(self, x: ArrayLike) -> tuple[float, float] | None:
-        """Return how much of its budget a point uses, and the budget; None for sets without one.
+    def budget_use(self, x: ArrayLike) -> BudgetUse | None:
+        """Return how much of the set's budget a point uses; None for sets without a budget.
 
-        That of a ball is its radius, that of a halfspace its b.
+        The budget of a ball is its radius, that of a halfspace its b.
         """
-        return self._budget(_wide(self._checked("budget: x", x)))
+        return self._budget_use(as_float64(self._checked("budget_use: x", x)))
 
     def __repr__(self) -> str:
-        parts = ((f.name, getattr(self, f.name), f) for f in fields(self) if f.init)
-        shown = (f"{name}={literal(value)}" for name, value, f in parts if value is not f.default)
-        return f"{self._name}({', '.join(shown)})"
+        values = ((f.name, getattr(self, f.name), f) for f in fields(self) if f.init)
+        given = (f"{name}={literal(value)}" for name, value, f in values if value is not f.default)
+        return f"{self._name}({', '.join(given)})"
 
-    # -- for sets -------------------------------------------------------------------------------
+    # -- for subclasses -------------------------------------------------------------------------
 
     @abstractmethod
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         """Project one vector without checks; return ``x`` itself if it is inside."""
 
-    def _project_at_once(self, x: Array, out: Array | None, hint: Hint | None) -> Array | None:
-        """Project a vector or rows with code that checks x on the way and writes to ``out``.
+    def _project_compiled(
+        self, x: Array, out: Array | None, warm_start: WarmStart | None
+    ) -> Array | None:
+        """Project a vector or rows with compiled code, which checks x and writes to ``out``.
 
-        Return None if there is no such code or it refuses x, which it never changes; return ``x``
-        itself if it is inside.
+        Return None if there is no compiled code or it does not support x, which it never changes;
+        return ``x`` itself if it is inside.
         """
         return None
 
     @property
-    def _threshold(self) -> tuple[Any, float] | None:
-        """The target and total of a set that a threshold alone projects onto; else None."""
+    def _threshold_set(self) -> tuple[Any, float] | None:
+        """The kind and total of a set for which compiled code projects many rows; else None."""
         return None
 
-    def _project_rows(self, x: Array, hint: Hint | None) -> Array:
+    def _project_rows(self, x: Array, warm_start: WarmStart | None) -> Array:
         """Project every row."""
         p = np.empty_like(x)
         for i, row in enumerate(x):
-            p[i] = self._project(row, part(hint, i))
+            p[i] = self._project(row, nested_warm_start(warm_start, i))
         return p
 
     def _distance(self, x: Float64Array) -> float:
@@ -225,7 +257,7 @@ class ConvexSet(ABC):
         return norm(x - self._project(x, None))
 
     def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
-        """Compare the distance with the tolerance; ``floor`` is a scale that x came from."""
+        """Compare the distance with a tolerance for a scale of at least ``floor``."""
         return self._distance(x) <= tolerance(x, eps, max(floor, self._scale))
 
     @property
@@ -236,24 +268,28 @@ class ConvexSet(ABC):
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
         """Return a minimizer of ⟨q, s⟩, or raise."""
         raise NotImplementedError(
-            f"{self._name}: no way to minimize a linear function over it is known, so its support "
-            "bound is infinite; intersect it with a set that has one, such as L2Ball."
+            f"{self._name}: minimizing a linear function over it is not implemented, so its "
+            "support bound is infinite; intersect it with a set that has one, such as L2Ball."
         )
 
-    def _support(self, q: Float64Array) -> float:
+    def _support_bound(self, q: Float64Array) -> float:
         """Return the support function, or raise with the reason why it is infinite."""
         return float(q @ self._minimize_linear(-q))
 
-    def _budget(self, x: Float64Array) -> tuple[float, float] | None:
-        """Return what a point uses, and of how much."""
+    def _budget_use(self, x: Float64Array) -> BudgetUse | None:
+        """Return how much of the budget one float64 vector uses, or None without a budget."""
         return None
 
-    def _linear(self, n: int) -> Linear | None:
-        """Return the rows that describe the set in n entries, or None if no few rows do."""
+    def _scale_entries(self, f: Float64Array) -> ConvexSet | None:
+        """Return {(f_1 s_1, .., f_n s_n)} for f > 0, or None if no projection onto it is known."""
+        return None
+
+    def _linear_constraints(self, n: int) -> LinearConstraints | None:
+        """Return the constraints that describe the set in n entries, or None if it takes many."""
         return None
 
     def _check_length(self, where: str, n: int) -> None:
-        """Refuse points of the wrong length."""
+        """Raise a ValueError if points of n entries do not fit."""
         if self.n is not None and n != self.n:
             raise ValueError(
                 f"{self._name}.{where} must have {self.n} entries, as the set has, got {n}; "
@@ -271,19 +307,20 @@ class ConvexSet(ABC):
         return array
 
 
-def fullest(budgets: Iterable[tuple[float, float] | None]) -> tuple[float, float] | None:
-    """Return the budget of which least is left."""
-    known = [each for each in budgets if each is not None]
-    return min(known, key=lambda each: each[1] - each[0]) if known else None
+def tightest(uses: Iterable[BudgetUse | None]) -> BudgetUse | None:
+    """Return the budget with the smallest remainder."""
+    known = [use for use in uses if use is not None]
+    return min(known, key=lambda use: use.limit - use.used) if known else None
 
 
 # -- numbers --------------------------------------------------------------------------------------
 
 
 def checked_points(where: str, x: ArrayLike, ndims: tuple[int, ...]) -> Array:
-    """Return x as a float array of finite entries that are not too large, or say what is wrong."""
+    """Return x as a float array whose entries are finite and not too large."""
     array = x if type(x) is np.ndarray and x.dtype in (np.float32, np.float64) else np.empty(0)
-    fine = array.size > 0 and max(-float(array.min()), float(array.max())) <= LARGEST
+    # Usual arrays are checked by two passes that allocate nothing; NaN fails the comparison.
+    fine = array.size > 0 and max(-float(array.min()), float(array.max())) <= MAX_ENTRY
     if not fine:
         array = floating(where, x)
     if array.ndim not in ndims or array.size == 0:
@@ -292,16 +329,16 @@ def checked_points(where: str, x: ArrayLike, ndims: tuple[int, ...]) -> Array:
             f"{where} must be a non-empty array of shape {shapes}, "
             f"got shape {array.shape}; reshape it."
         )
-    if not fine and (top := float(np.abs(array).max())) > LARGEST:
+    if not fine and (top := float(np.abs(array).max())) > MAX_ENTRY:
         raise ValueError(
-            f"{where} must have entries of at most {LARGEST} in size, got {top}; "
+            f"{where} must have entries of at most {MAX_ENTRY} in size, got {top}; "
             "rescale the problem."
         )
     return array
 
 
 def check_out(where: str, x: Array, out: Array | None) -> None:
-    """Refuse an ``out`` that the projection of x does not fit in."""
+    """Raise a ValueError if ``out`` does not have the shape and dtype of x."""
     if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
         raise ValueError(
             f"{where}: out must have the shape {x.shape} and dtype {x.dtype} of x, "
@@ -309,8 +346,8 @@ def check_out(where: str, x: Array, out: Array | None) -> None:
         )
 
 
-def delivered(p: Array, x: Array, out: Array | None) -> Array:
-    """Return the projection p of x in ``out``, or else as an array that is not x."""
+def write_result(p: Array, x: Array, out: Array | None) -> Array:
+    """Write the projection p of x to ``out``; without ``out`` return an array that is not x."""
     if out is None:
         return p.copy() if p is x else p
     if p is not out:
@@ -318,7 +355,8 @@ def delivered(p: Array, x: Array, out: Array | None) -> Array:
     return out
 
 
-def _wide(x: Array) -> Float64Array:
+def as_float64(x: Array) -> Float64Array:
+    """Return x in float64: x itself if it is."""
     return x.astype(np.float64, copy=False)
 
 
@@ -328,8 +366,8 @@ def eps_of(x: Array) -> float:
 
 
 def norm(x: Array) -> float:
-    """Return the Euclidean length, formed in float64 and safe from underflow."""
-    wide = _wide(x)
+    """Return the Euclidean norm, computed in float64 and without underflow."""
+    wide = as_float64(x)
     length = math.sqrt(float(wide @ wide))
     if length < 1e-140 and wide.any():
         top = float(np.abs(wide).max())
@@ -338,43 +376,67 @@ def norm(x: Array) -> float:
 
 
 def tolerance(x: Float64Array, eps: float, scale: float) -> float:
-    """Return how far outside a point may be and still count as inside."""
+    """Return the distance up to which a point outside counts as inside."""
     return 64.0 * eps * math.sqrt(x.size) * max(scale, norm(x))
 
 
-def settle(step: Callable[[Array], Array], x: Array, scale: float) -> Array:
+def repeat_until_settled(step: Callable[[Array], Array], x: Array, scale: float) -> Array:
     """Repeat ``step`` until it moves x by rounding errors only, and return that x.
 
-    For sets that no float may meet exactly, such as hyperplanes: the result is a fixed point, so
-    projecting twice gives the same bits, and errors relative to a far x are corrected.
+    This is for sets whose boundary may contain no floating-point vector, such as hyperplanes. The
+    result is a fixed point: projecting it again gives the same bits. The repetition also corrects
+    the rounding errors of the first step, which are relative to x and not to its projection.
     """
-    for _ in range(8):
+    for _ in range(8):  # two or three steps are usual
         p = step(x)
-        if p is x or norm(_wide(p) - _wide(x)) <= 8.0 * eps_of(x) * max(scale, norm(x)):
+        if p is x or norm(as_float64(p) - as_float64(x)) <= 8.0 * eps_of(x) * max(scale, norm(x)):
             return x
         x = p
     return x
 
 
-def shifted(
-    project: Callable[[Array, Hint | None], Array],
+def repeat_until_contained(
+    nearest: Callable[[Float64Array], Float64Array],
+    x: Array,
+    contains: Callable[[Float64Array, float, float], bool],
+) -> tuple[Array, bool]:
+    """Repeat an approximate projection until its result is in the set, at most four times.
+
+    The first result has errors relative to a far x; those of the second are relative to itself.
+    ``contains`` gets a part of ε as long as possible, so that the result is well inside the
+    tolerance of ``ConvexSet.contains``. Return the point and whether it is in the set.
+    """
+    eps = eps_of(x)
+    p = as_float64(x)
+    if contains(p, eps / 16.0, 0.0):
+        return x, True
+    for _ in range(4):
+        p = nearest(p)
+        rounded: Array = p.astype(x.dtype, copy=False)
+        if contains(as_float64(rounded), eps / 4.0, 0.0):
+            return rounded, True
+    return rounded, contains(as_float64(rounded), eps, 0.0)
+
+
+def project_translated(
+    project: Callable[[Array, WarmStart | None], Array],
     x: Array,
     offset: Float64Array,
     scale: float,
-    hint: Hint | None,
+    warm_start: WarmStart | None,
 ) -> Array:
-    """Project onto a set that was moved by ``offset``: centred balls and ``Translated``."""
+    """Project onto a set that is translated by ``offset``."""
 
     def step(x: Array) -> Array:
-        y = _wide(x) - offset
-        p = project(y, hint)
+        y = as_float64(x) - offset
+        p = project(y, warm_start)
         return x if p is y else (p + offset).astype(x.dtype, copy=False)
 
-    return settle(step, x, scale)
+    return repeat_until_settled(step, x, scale)
 
 
 def literal(value: Any) -> str:
-    """Write a field so that it can be read back."""
+    """Return a value as Python code that ``parse_set`` can read."""
     if isinstance(value, np.ndarray):
         return f"array({literal(value.tolist())})"
     if isinstance(value, float) and not math.isfinite(value):

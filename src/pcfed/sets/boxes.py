@@ -1,4 +1,4 @@
-"""Sets that bound every entry by itself, and the whole space."""
+"""Boxes, which bound every entry separately, and the whole space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import ConvexSet, Hint, Linear, UnboundedError, tolerance
+from pcfed.sets.base import ConvexSet, LinearConstraints, UnboundedError, WarmStart, tolerance
 
 Bound = float | Float64Array
 
@@ -25,10 +25,12 @@ class WholeSpace(ConvexSet):
     array([ 3., -1.])
     """
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    spec_name = "whole_space"
+
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         return x
 
-    def _project_rows(self, x: Array, hint: Hint | None) -> Array:
+    def _project_rows(self, x: Array, warm_start: WarmStart | None) -> Array:
         return x
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
@@ -39,26 +41,30 @@ class WholeSpace(ConvexSet):
             )
         return np.zeros_like(q)
 
+    def _scale_entries(self, f: Float64Array) -> WholeSpace:
+        return self
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounds(ConvexSet):
-    """A product of intervals: what ``Box`` and ``NonNegative`` share."""
+    """A product of intervals; the base class of ``Box`` and ``NonNegative``."""
 
     @property
     def _bounds(self) -> tuple[Bound, Bound]:
         """Return the lower and the upper bounds."""
         return 0.0, math.inf
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
-        p = self._project_rows(x, hint)
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
+        p = self._project_rows(x, warm_start)
         return x if np.array_equal(p, x) else p
 
-    def _project_rows(self, x: Array, hint: Hint | None) -> Array:
+    def _project_rows(self, x: Array, warm_start: WarmStart | None) -> Array:
         lower, upper = self._bounds
         p: Array = np.clip(x, lower, upper).astype(x.dtype, copy=False)
-        return np.where(p == x, x, p)  # −0.0 is inside as it is
+        return np.where(p == x, x, p)  # so that −0.0 keeps its sign bit
 
     def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+        # Each entry has a tolerance of its own: a bound of 1e8 must not loosen one of 1e-8.
         bounds = np.abs(np.broadcast_arrays(x, *self._bounds)[1:])
         scales = np.where(np.isfinite(bounds), bounds, 0.0).max(axis=0)
         allowed = tolerance(x, eps, floor)
@@ -69,17 +75,16 @@ class Bounds(ConvexSet):
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
         lower, upper = self._bounds
         s = np.where(q > 0, lower, np.where(q < 0, upper, np.clip(0.0, lower, upper)))
-        bad = np.flatnonzero(~np.isfinite(s))
-        if bad.size:
+        infinite = np.flatnonzero(~np.isfinite(s))
+        if infinite.size:
             raise UnboundedError(
-                f"{self._name}: a linear function is unbounded over it when entry {bad[0]} may "
-                "grow "
-                "without limit; give that entry finite bounds."
+                f"{self._name}: a linear function is unbounded over it because entry {infinite[0]} "
+                "is unbounded; give that entry finite bounds."
             )
         return s
 
-    def _linear(self, n: int) -> Linear:
-        return box_rows(*(np.broadcast_to(b, n) for b in self._bounds))
+    def _linear_constraints(self, n: int) -> LinearConstraints:
+        return box_constraints(*(np.broadcast_to(b, n) for b in self._bounds))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,6 +98,11 @@ class NonNegative(Bounds):
     array([3., 0.])
     """
 
+    spec_name = "nonnegative"
+
+    def _scale_entries(self, f: Float64Array) -> NonNegative:
+        return self
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Box(Bounds):
@@ -101,7 +111,7 @@ class Box(Bounds):
     Parameters
     ----------
     lower, upper : float or array of shape (n,)
-        Bounds of every entry, or of each; −inf and inf leave it open.
+        One bound for all entries, or one for each; −inf and inf mean no bound.
 
     Examples
     --------
@@ -110,17 +120,18 @@ class Box(Bounds):
     array([1., 7.])
     """
 
+    spec_name = "box"
     lower: Bound
     upper: Bound
 
     def __post_init__(self) -> None:
-        lower = _bound("Box: lower", self.lower)
-        upper = _bound("Box: upper", self.upper)
+        lower = _checked_bound("Box: lower", self.lower)
+        upper = _checked_bound("Box: upper", self.upper)
         sizes = {np.size(b) for b in (lower, upper) if isinstance(b, np.ndarray)}
         if len(sizes) > 1:
             raise ValueError(
-                f"Box: lower and upper must have one length, got {np.size(lower)} and "
-                f"{np.size(upper)}; give both the same number of entries, or a number."
+                f"Box: lower and upper must have the same length, got {np.size(lower)} "
+                f"and {np.size(upper)}; give both the same number of entries, or a number."
             )
         crossed = np.atleast_1d(
             ~((lower <= np.asarray(upper)) & (lower < math.inf) & (upper > -math.inf))
@@ -132,9 +143,8 @@ class Box(Bounds):
                 f"Box: lower must be ≤ upper, got {low} > {high} at index {j}; "
                 "swap them, and use -inf below and inf above for no bound."
                 if low > high
-                else f"Box: each entry needs a finite point between its bounds, got {low} and "
-                f"{high} "
-                f"at index {j}; use -inf below and inf above for no bound."
+                else "Box: each entry needs a finite point between its bounds, got "
+                f"{low} and {high} at index {j}; use -inf below and inf above for no bound."
             )
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
@@ -148,16 +158,19 @@ class Box(Bounds):
         """Number of entries of the bounds, if they are arrays."""
         return next((b.size for b in self._bounds if isinstance(b, np.ndarray)), None)
 
+    def _scale_entries(self, f: Float64Array) -> Box:
+        return Box(f * self.lower, f * self.upper)
 
-def box_rows(lower: Float64Array, upper: Float64Array) -> Linear:
-    """Return the rows of lower ≤ x ≤ upper that are not infinite."""
+
+def box_constraints(lower: Float64Array, upper: Float64Array) -> LinearConstraints:
+    """Return lower ≤ x ≤ upper as linear constraints, without the infinite bounds."""
     eye = np.eye(lower.size)
     low, high = np.isfinite(lower), np.isfinite(upper)
     A, b = np.vstack((eye[high], -eye[low])), np.concatenate((upper[high], -lower[low]))
-    return Linear(A, b, eye[:0], b[:0])
+    return LinearConstraints(A, b, eye[:0], b[:0])
 
 
-def _bound(where: str, value: ArrayLike) -> Bound:
+def _checked_bound(where: str, value: ArrayLike) -> Bound:
     """Return a bound as a float or a read-only float64 array; inf is allowed, NaN is not."""
     try:
         array = np.array(value, dtype=np.float64)

@@ -1,26 +1,30 @@
-"""Sets made from other sets: per slice, moved, and scaled."""
+"""Sets made from other sets: one per slice, translated, and scaled."""
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.errors import did_you_mean
 from pcfed.sets.base import (
+    BudgetUse,
     ConvexSet,
-    Hint,
-    Linear,
+    LinearConstraints,
     UnboundedError,
-    fullest,
+    WarmStart,
+    as_float64,
+    nested_warm_start,
     norm,
-    part,
-    settle,
-    shifted,
+    project_translated,
+    repeat_until_settled,
+    stack_constraints,
+    tightest,
 )
 from pcfed.validation import frozen, real
 
@@ -29,23 +33,23 @@ Slice = tuple[int, int | None]
 
 @runtime_checkable
 class Module(Protocol):
-    """What has named parameters: a ``torch.nn.Module``, which is not imported here."""
+    """An object with named parameters: a ``torch.nn.Module``, without importing torch."""
 
     def named_parameters(self) -> Iterable[tuple[str, Any]]:
-        """Return the parameters in their order, each with its name."""
+        """Return the names and parameters, in order."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Blocks(ConvexSet):
     r"""A different set for each slice of the parameters, $\{x : x_{[a:b]} \in X_{ab}\}$.
 
-    Entries that no slice mentions are free, so ``Blocks({(0, -1): L1Ball(1.0)})`` constrains all
-    but the last entry.
+    Entries in no slice are free, so ``Blocks({(0, -1): L1Ball(1.0)})`` constrains all but the last
+    entry.
 
     Parameters
     ----------
     blocks : mapping from (start, stop) to ConvexSet, or pairs of a slice and a set
-        Slices as in Python: a negative number counts from the end, None is the end.
+        Slices as in Python: a negative number counts from the end, None means the end.
 
     Examples
     --------
@@ -54,6 +58,7 @@ class Blocks(ConvexSet):
     array([ 1.,  0., -5.,  0.])
     """
 
+    spec_name = "blocks"
     blocks: tuple[tuple[Slice, ConvexSet], ...]
 
     def __init__(
@@ -62,7 +67,7 @@ class Blocks(ConvexSet):
     ) -> None:
         pairs = blocks.items() if isinstance(blocks, Mapping) else blocks
         try:
-            given = tuple((_ends(where), member) for where, member in pairs)
+            given = tuple((_start_and_stop(where), member) for where, member in pairs)
         except (TypeError, ValueError):
             given = ()
         if not given or not all(isinstance(member, ConvexSet) for _, member in given):
@@ -71,9 +76,10 @@ class Blocks(ConvexSet):
                 "give for example {(0, 10): L1Ball(1.0)}."
             )
         object.__setattr__(self, "blocks", given)
+        # Slices that count from the end are checked once the number of entries is known.
         known = [where for where, _ in given if where[0] >= 0 and (where[1] or -1) >= 0]
         if known:
-            self._disjoint(sorted(slice(*where).indices(2**62)[:2] for where in known))
+            self._check_disjoint(sorted(slice(*where).indices(2**62)[:2] for where in known))
 
     @classmethod
     def for_module(cls, module: Module, sets: Mapping[str, ConvexSet]) -> Self:
@@ -105,20 +111,14 @@ class Blocks(ConvexSet):
                 f"Blocks.for_module: sets must map names of parameters to sets, got {sets!r}; "
                 'give for example {"weight": L1Ball(1.0)}.'
             )
-        spans, end = {}, 0
-        for name, parameter in module.named_parameters():
-            if parameter.requires_grad:
-                spans[name] = (end, end + int(parameter.numel()))
-                end = spans[name][1]
+        spans = _parameter_spans(module)
         for name, member in sets.items():
             if name not in spans:
-                near = difflib.get_close_matches(str(name)[:80], spans, n=1)
-                guess = f"did you mean {near[0]!r}? " if near else ""
                 raise ValueError(
-                    f"Blocks.for_module: the module has no trainable parameter {name!r}; {guess}"
-                    f"Valid names are {', '.join(spans)}."
+                    f"Blocks.for_module: the module has no trainable parameter {name!r}; "
+                    f"{did_you_mean(name, spans)}Valid names are {', '.join(spans)}."
                 )
-            _member(f"Blocks.for_module: {name}", member)
+            _check_is_set(f"Blocks.for_module: {name}", member)
             start, stop = spans[name]
             if member.n is not None and member.n != stop - start:
                 raise ValueError(
@@ -130,12 +130,12 @@ class Blocks(ConvexSet):
     def __repr__(self) -> str:
         return f"Blocks({{{', '.join(f'{where}: {member!r}' for where, member in self.blocks)}}})"
 
-    def _disjoint(self, spans: list[tuple[int, int]]) -> None:
-        """Refuse slices that overlap or select nothing."""
+    def _check_disjoint(self, spans: list[tuple[int, int]]) -> None:
+        """Raise a ValueError if slices overlap or are empty."""
         end = 0
         for start, stop in spans:
             if start >= stop or start < end:
-                fault = "overlaps another" if start < end else "selects nothing"
+                fault = "overlaps another" if start < end else "is empty"
                 raise ValueError(
                     f"Blocks: slices must be disjoint and not empty, got ({start}, {stop}), which "
                     f"{fault}; intersect sets of one slice with Intersection."
@@ -143,26 +143,26 @@ class Blocks(ConvexSet):
             end = stop
 
     def _spans(self, n: int) -> list[tuple[int, slice, ConvexSet]]:
-        """Return the blocks with their slices of n entries."""
+        """Return the index, the slice of n entries and the set of every block."""
         spans = [(k, slice(*slice(*w).indices(n)[:2]), m) for k, (w, m) in enumerate(self.blocks)]
-        self._disjoint(sorted((s.start, s.stop) for _, s, _ in spans))
+        self._check_disjoint(sorted((s.start, s.stop) for _, s, _ in spans))
         return spans
 
     def _check_length(self, where: str, n: int) -> None:
         for (start, stop), _ in self.blocks:
             if max(start, stop or 0) > n or min(start, stop or 0) < -n:
                 raise ValueError(
-                    f"Blocks.{where} must be as long as the slice ({start}, {stop}) asks, got {n} "
+                    f"Blocks.{where} must have all entries of the slice ({start}, {stop}), got {n} "
                     "entries; give more entries or correct the slice."
                 )
         for _, span, member in self._spans(n):
             member._check_length(where, span.stop - span.start)
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         out = x
         for k, span, member in self._spans(x.size):
             piece = x[span]
-            p = member._project(piece, part(hint, k))
+            p = member._project(piece, nested_warm_start(warm_start, k))
             if p is not piece:
                 out = x.copy() if out is x else out
                 out[span] = p
@@ -174,54 +174,56 @@ class Blocks(ConvexSet):
     def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
         return all(m._contains(x[span], eps, floor) for _, span, m in self._spans(x.size))
 
-    def _free(self, q: Float64Array) -> None:
-        """Refuse directions that are not zero on free entries."""
+    def _check_zero_where_free(self, q: Float64Array) -> None:
+        """Raise an UnboundedError if q is not zero on free entries."""
         free = q != 0
         for _, span, _ in self._spans(q.size):
             free[span] = False
         if free.any():
             raise UnboundedError(
                 f"Blocks: entry {int(np.argmax(free))} is free, so a linear function of it is "
-                "unbounded; "
-                "give its slice a bounded set."
+                "unbounded; give its slice a bounded set."
             )
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
-        self._free(q)
+        self._check_zero_where_free(q)
         s = np.zeros_like(q)
         for _, span, member in self._spans(q.size):
             s[span] = member._minimize_linear(q[span])
         return s
 
-    def _support(self, q: Float64Array) -> float:
-        self._free(q)
-        return math.fsum(member._support(q[span]) for _, span, member in self._spans(q.size))
+    def _support_bound(self, q: Float64Array) -> float:
+        self._check_zero_where_free(q)
+        return math.fsum(member._support_bound(q[span]) for _, span, member in self._spans(q.size))
 
-    def _budget(self, x: Float64Array) -> tuple[float, float] | None:
-        return fullest(member._budget(x[span]) for _, span, member in self._spans(x.size))
+    def _budget_use(self, x: Float64Array) -> BudgetUse | None:
+        return tightest(member._budget_use(x[span]) for _, span, member in self._spans(x.size))
 
-    def _linear(self, n: int) -> Linear | None:
-        rows = []
+    def _scale_entries(self, f: Float64Array) -> Blocks:
+        spans = self._spans(f.size)
+        return Blocks(((s.start, s.stop), scale_entries(member, f[s])) for _, s, member in spans)
+
+    def _linear_constraints(self, n: int) -> LinearConstraints | None:
+        systems = []
         for _, span, member in self._spans(n):
-            own = member._linear(span.stop - span.start)
+            own = member._linear_constraints(span.stop - span.start)
             if own is None:
                 return None
             pad = ((0, 0), (span.start, n - span.stop))
-            rows.append((np.pad(own.A, pad), own.b, np.pad(own.C, pad), own.d))
-        A, b, C, d = zip(*rows, strict=True)
-        return Linear(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
+            systems.append(own._replace(A=np.pad(own.A, pad), C=np.pad(own.C, pad)))
+        return stack_constraints(systems)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Translated(ConvexSet):
-    r"""A set that is moved, $\{s + \text{offset} : s \in X\}$.
+    r"""A translated set, $\{s + \text{offset} : s \in X\}$.
 
     Parameters
     ----------
     set : ConvexSet
         X.
     offset : array of shape (n,)
-        How far to move it.
+        The translation.
 
     Examples
     --------
@@ -230,11 +232,12 @@ class Translated(ConvexSet):
     array([1., 5.])
     """
 
+    spec_name = "translated"
     set: ConvexSet
     offset: Float64Array
 
     def __post_init__(self) -> None:
-        _member("Translated", self.set)
+        _check_is_set("Translated", self.set)
         offset = frozen("Translated: offset", self.offset, ndim=1)
         self.set._check_length("offset", offset.size)
         object.__setattr__(self, "offset", offset)
@@ -248,8 +251,8 @@ class Translated(ConvexSet):
     def _scale(self) -> float:
         return max(self.set._scale, norm(self.offset))
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
-        return shifted(self.set._project, x, self.offset, self._scale, hint)
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
+        return project_translated(self.set._project, x, self.offset, self._scale, warm_start)
 
     def _distance(self, x: Float64Array) -> float:
         return self.set._distance(x - self.offset)
@@ -260,23 +263,26 @@ class Translated(ConvexSet):
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
         return self.set._minimize_linear(q) + self.offset
 
-    def _support(self, q: Float64Array) -> float:
-        return self.set._support(q) + float(q @ self.offset)
+    def _support_bound(self, q: Float64Array) -> float:
+        return self.set._support_bound(q) + float(q @ self.offset)
 
-    def _budget(self, x: Float64Array) -> tuple[float, float] | None:
-        return self.set._budget(x - self.offset)
+    def _budget_use(self, x: Float64Array) -> BudgetUse | None:
+        return self.set._budget_use(x - self.offset)
+
+    def _scale_entries(self, f: Float64Array) -> Translated:
+        return Translated(scale_entries(self.set, f), f * self.offset)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scaled(ConvexSet):
-    r"""A set that is scaled about the origin, $\{\text{factor} \cdot s : s \in X\}$.
+    r"""A scaled set, $\{\text{factor} \cdot s : s \in X\}$.
 
     Parameters
     ----------
     set : ConvexSet
         X.
     factor : float
-        Not zero; a negative one reflects the set.
+        Not zero; a negative factor reflects the set.
 
     Examples
     --------
@@ -285,11 +291,12 @@ class Scaled(ConvexSet):
     array([-0., -2.])
     """
 
+    spec_name = "scaled"
     set: ConvexSet
     factor: float
 
     def __post_init__(self) -> None:
-        _member("Scaled", self.set)
+        _check_is_set("Scaled", self.set)
         factor = real("Scaled: factor", self.factor)
         if factor == 0.0:
             raise ValueError("Scaled: factor must not be zero, got 0; give a number such as 2.0.")
@@ -307,13 +314,13 @@ class Scaled(ConvexSet):
     def _check_length(self, where: str, n: int) -> None:
         self.set._check_length(where, n)
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         def step(x: Array) -> Array:
-            y = x.astype(np.float64, copy=False) / self.factor
-            p = self.set._project(y, hint)
+            y = as_float64(x) / self.factor
+            p = self.set._project(y, warm_start)
             return x if p is y else (p * self.factor).astype(x.dtype, copy=False)
 
-        return settle(step, x, self._scale)
+        return repeat_until_settled(step, x, self._scale)
 
     def _distance(self, x: Float64Array) -> float:
         return abs(self.factor) * self.set._distance(x / self.factor)
@@ -324,11 +331,60 @@ class Scaled(ConvexSet):
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
         return self.set._minimize_linear(self.factor * q) * self.factor
 
-    def _support(self, q: Float64Array) -> float:
-        return self.set._support(self.factor * q)
+    def _support_bound(self, q: Float64Array) -> float:
+        return self.set._support_bound(self.factor * q)
+
+    def _scale_entries(self, f: Float64Array) -> Scaled:
+        return Scaled(scale_entries(self.set, f), self.factor)
 
 
-def _ends(where: Slice | slice) -> Slice:
+def scale_entries(convex: ConvexSet, factors: ArrayLike) -> ConvexSet:
+    r"""Return the set $\{(f_1 s_1, .., f_n s_n) : s \in X\}$, which projects exactly.
+
+    A box stays a box and linear constraints stay linear constraints; an l1 ball becomes a weighted
+    one, an l2 ball an ellipsoid, a simplex an intersection. With the same factor for all entries
+    every set is only scaled.
+
+    Parameters
+    ----------
+    convex : ConvexSet
+        X.
+    factors : array of shape (n,)
+        f > 0, one for each entry.
+
+    Raises
+    ------
+    ValueError
+        If the factors differ and no projection onto the scaled set is known: group and nuclear
+        balls, cones, custom sets.
+
+    Examples
+    --------
+    >>> from pcfed.sets import L1Ball, scale_entries
+    >>> scale_entries(L1Ball(1.0), [2.0, 4.0])
+    L1Ball(radius=1.0, weights=array([0.5, 0.25]))
+    """
+    f = frozen("scale_entries: factors", factors, ndim=1)
+    if not f.min() > 0:
+        raise ValueError(
+            f"scale_entries: factors must be > 0, got {f.min()} at index {f.argmin()}; "
+            "give positive factors."
+        )
+    convex._check_length("scale_entries: factors", f.size)
+    if np.all(f == 1.0):
+        return convex
+    scaled = convex._scale_entries(f)
+    if scaled is not None:
+        return scaled
+    if np.all(f == f[0]):
+        return Scaled(convex, float(f[0]))
+    raise ValueError(
+        f"{type(convex).__name__}: no projection onto it is known where entries have different "
+        "factors; use the same factor for all entries, or another set."
+    )
+
+
+def _start_and_stop(where: Slice | slice) -> Slice:
     """Return start and stop of a slice as ints."""
     if isinstance(where, slice):
         if where.step not in (None, 1):
@@ -338,8 +394,18 @@ def _ends(where: Slice | slice) -> Slice:
     return int(start), None if stop is None else int(stop)
 
 
-def _member(name: str, member: object) -> None:
-    """Refuse what is not a set."""
+def _parameter_spans(module: Module) -> dict[str, tuple[int, int]]:
+    """Return where each trainable parameter is in the flat vector of all of them."""
+    spans, end = {}, 0
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            spans[name] = (end, end + int(parameter.numel()))
+            end = spans[name][1]
+    return spans
+
+
+def _check_is_set(name: str, member: object) -> None:
+    """Raise a ValueError if the member is not a set."""
     if not isinstance(member, ConvexSet):
         raise ValueError(
             f"{name}: set must be a set, got {member!r}; give one such as L1Ball(1.0)."

@@ -8,26 +8,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import ConvexSet, Hint, ProjectionError, UnboundedError, eps_of, norm
+from pcfed.sets.base import (
+    ConvexSet,
+    ProjectionError,
+    UnboundedError,
+    WarmStart,
+    as_float64,
+    eps_of,
+    norm,
+)
 from pcfed.validation import count
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Cone(ConvexSet):
+class SelfDualCone(ConvexSet):
     """A cone that is its own dual: ⟨q, s⟩ ≥ 0 for all s in it exactly when q is in it."""
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
         if not self._contains(q, float(np.finfo(np.float64).eps), 0.0):
             raise UnboundedError(
                 f"{self._name}: a linear function is unbounded over it unless q is in the cone "
-                "itself; "
-                "intersect it with a bounded set such as L2Ball."
+                "itself; intersect it with a bounded set such as L2Ball."
             )
         return np.zeros_like(q)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SecondOrderCone(Cone):
+class SecondOrderCone(SelfDualCone):
     r"""The second-order cone $\{(t, z) : \|z\|_2 \le t\}$; t is the first entry of the point.
 
     Examples
@@ -37,26 +44,28 @@ class SecondOrderCone(Cone):
     array([2.5, 1.5, 2. ])
     """
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
-        y = x.astype(np.float64, copy=False)
+    spec_name = "second_order_cone"
+
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
+        y = as_float64(x)
         t, length = float(y[0]), norm(y[1:])
-        if not length > t:  # NaN stays as it is
+        if not length > t:  # NaN is returned as it is
             return x
         if length <= -t:
             return np.zeros_like(x)
         height = t + 0.5 * (length - t)
         p: Array = (y * (height / length)).astype(x.dtype, copy=False)
         p[0] = height
-        while p[0] < norm(p[1:]):  # by rounding
+        while p[0] < norm(p[1:]):  # rounding may leave p outside by some ε
             p[0] = np.nextafter(p[0], p.dtype.type(math.inf))
         return p
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PSDCone(Cone):
+class PSDCone(SelfDualCone):
     r"""The positive semidefinite matrices, flattened: $\{X : X = X^\top, X \succeq 0\}$.
 
-    A matrix that is not symmetric is projected through its symmetric part.
+    The projection of a matrix that is not symmetric is that of its symmetric part.
 
     Parameters
     ----------
@@ -70,6 +79,7 @@ class PSDCone(Cone):
     array([1., 0., 0., 0.])
     """
 
+    spec_name = "psd"
     size: int
 
     def __post_init__(self) -> None:
@@ -80,8 +90,8 @@ class PSDCone(Cone):
         """Number of entries of the flattened matrix."""
         return self.size**2
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
-        X = x.astype(np.float64, copy=False).reshape(self.size, self.size)
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
+        X = as_float64(x).reshape(self.size, self.size)
         if not np.isfinite(X).all():
             return np.full_like(x, math.nan)
         S = 0.5 * (X + X.T)
@@ -89,6 +99,7 @@ class PSDCone(Cone):
             values, vectors = np.linalg.eigh(S)
         except np.linalg.LinAlgError:
             raise ProjectionError("PSDCone: the eigenvalues did not converge.") from None
+        # A projected matrix has eigenvalues down to −slack by rounding; it must count as inside.
         slack = 8.0 * eps_of(x) * math.sqrt(self.size) * norm(x)
         if values[0] >= -slack and norm((X - S).ravel()) <= slack:
             return x

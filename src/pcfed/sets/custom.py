@@ -1,4 +1,4 @@
-"""A set of the user's own."""
+"""Sets that are defined by a function of the user."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from typing import NamedTuple
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import ConvexSet, Hint, ProjectionError, eps_of, norm, settle, tolerance
+from pcfed.sets.base import (
+    ConvexSet,
+    ProjectionError,
+    WarmStart,
+    eps_of,
+    norm,
+    repeat_until_settled,
+    tolerance,
+)
 
 PointMap = Callable[[Float64Array], Array]
 
 
-class _Given(NamedTuple):
-    """The functions of the user."""
+class _UserFunctions(NamedTuple):
+    """The functions that the user gave."""
 
     project: PointMap
     contains: Callable[[Float64Array], bool] | None
@@ -25,7 +33,7 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class CustomSet(ConvexSet):
-    r"""A convex set that a projection of your own defines, $\{x : \text{project}(x) = x\}$.
+    r"""A convex set that is defined by its projection, $\{x : \text{project}(x) = x\}$.
 
     Parameters
     ----------
@@ -39,7 +47,7 @@ class CustomSet(ConvexSet):
     support_bound : callable, optional
         Takes q and returns an upper bound of ⟨q, s⟩ over the set. Certificates need one of the two.
     name : str
-        For messages.
+        A name for error messages.
 
     Examples
     --------
@@ -50,7 +58,7 @@ class CustomSet(ConvexSet):
     """
 
     name: str
-    _given: _Given = field(init=False)
+    _functions: _UserFunctions = field(init=False)
 
     def __init__(
         self,
@@ -73,18 +81,17 @@ class CustomSet(ConvexSet):
                     "give a callable."
                 )
         object.__setattr__(self, "name", str(name))
-        object.__setattr__(
-            self, "_given", _Given(project, contains, minimize_linear, support_bound)
-        )
+        functions = _UserFunctions(project, contains, minimize_linear, support_bound)
+        object.__setattr__(self, "_functions", functions)
 
     def __repr__(self) -> str:
-        shown = getattr(self._given.project, "__name__", "…")
-        return f"CustomSet(project={shown}, name={self.name!r})"
+        function = getattr(self._functions.project, "__name__", "…")
+        return f"CustomSet(project={function}, name={self.name!r})"
 
     def _call(self, x: Float64Array) -> Float64Array:
-        """Call the user's projection and look at what it returns."""
+        """Call the user's projection and check the shape of its result."""
         try:
-            p = np.array(self._given.project(x.copy()), dtype=np.float64)
+            p = np.array(self._functions.project(x.copy()), dtype=np.float64)
         except Exception as error:
             raise ProjectionError(
                 f"CustomSet {self.name!r}: project raised {type(error).__name__}: {error}"
@@ -96,33 +103,32 @@ class CustomSet(ConvexSet):
             )
         return p
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         def step(x: Array) -> Array:
             return self._call(x.astype(np.float64)).astype(x.dtype, copy=False)
 
-        p = settle(step, x, 0.0)
+        p = repeat_until_settled(step, x, 0.0)
         if p is not x and not self._contains(p.astype(np.float64), eps_of(x), 0.0):
             raise ProjectionError(
-                f"CustomSet {self.name!r}: project must return a point of the set, got one that it "
-                "moves again or that contains rejects; correct the function."
+                f"CustomSet {self.name!r}: project must return a point of the set, got a point "
+                "that it moves again or for which contains is false; correct the function."
             )
         return p
 
     def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
-        if self._given.contains is not None:
-            return bool(self._given.contains(x.copy()))
+        if self._functions.contains is not None:
+            return bool(self._functions.contains(x.copy()))
         return norm(self._call(x) - x) <= tolerance(x, eps, floor)
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
-        if self._given.minimize_linear is None:
+        if self._functions.minimize_linear is None:
             raise NotImplementedError(
-                f"CustomSet {self.name!r}: it was made without minimize_linear and support_bound, "
-                "so "
-                "nothing bounds a linear function over it; give CustomSet one of them."
+                f"CustomSet {self.name!r}: it has neither minimize_linear nor support_bound, so no "
+                "bound of a linear function over it is known; give CustomSet one of them."
             )
-        return np.array(self._given.minimize_linear(q.copy()), dtype=np.float64)
+        return np.array(self._functions.minimize_linear(q.copy()), dtype=np.float64)
 
-    def _support(self, q: Float64Array) -> float:
-        if self._given.support_bound is None:
-            return super()._support(q)
-        return float(self._given.support_bound(q.copy()))
+    def _support_bound(self, q: Float64Array) -> float:
+        if self._functions.support_bound is None:
+            return super()._support_bound(q)
+        return float(self._functions.support_bound(q.copy()))

@@ -1,4 +1,4 @@
-"""The nuclear-norm ball: matrices of low rank."""
+"""The ball of the nuclear norm, the sum of singular values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.balls import Ball, freeze_ball
-from pcfed.sets.base import Hint, ProjectionError, eps_of
-from pcfed.sets.threshold import shrink
+from pcfed.sets.balls import Ball
+from pcfed.sets.base import ProjectionError, WarmStart, as_float64, eps_of
+from pcfed.sets.threshold import project_to_simplex
 from pcfed.validation import count
 
 
@@ -18,7 +18,7 @@ from pcfed.validation import count
 class NuclearBall(Ball):
     r"""The nuclear-norm ball, flattened: $\{X : \sum_j σ_j(X - c) \le \tau\}$.
 
-    σ are the singular values.
+    σ are the singular values. A small radius gives matrices of low rank.
 
     Parameters
     ----------
@@ -36,6 +36,7 @@ class NuclearBall(Ball):
     array([1., 0., 0., 0.])
     """
 
+    spec_name = "nuclear"
     shape: tuple[int, int]
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
@@ -48,7 +49,7 @@ class NuclearBall(Ball):
             )
         rows, columns = (count("NuclearBall: shape", k) for k in self.shape)
         object.__setattr__(self, "shape", (rows, columns))
-        freeze_ball(self, self.radius, self.center)
+        super().__post_init__()
         if self.center is not None and self.center.size != self.n:
             raise ValueError(
                 f"NuclearBall: center must have {self.n} entries, {rows} × {columns}, "
@@ -56,23 +57,20 @@ class NuclearBall(Ball):
             )
 
     @property
-    def _ball(self) -> tuple[float, Float64Array | None]:
-        return self.radius, self.center
-
-    @property
     def n(self) -> int:
         """Number of entries of the flattened matrix."""
         return self.shape[0] * self.shape[1]
 
-    def _project_around_zero(self, x: Array, hint: Hint | None) -> Array:
+    def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
         if not np.isfinite(x).all():
             return np.full_like(x, math.nan)
-        U, s, Vt = self._svd(x.astype(np.float64, copy=False))
-        # U and Vᵀ are orthonormal up to rounding, so the result meets the bound to that slack too.
+        U, s, Vt = self._svd(as_float64(x))
+        # U and Vᵀ are orthonormal only up to rounding, so the norm of a projected matrix may exceed
+        # the radius by this slack. It must count as inside, or projecting it again would move it.
         slack = 8.0 * eps_of(x) * math.sqrt(s.size) * self.radius
         if float(s.sum()) <= self.radius + slack:
             return x
-        P = (U * shrink(s, self.radius, hint)) @ Vt
+        P = (U * project_to_simplex(s, self.radius, warm_start)) @ Vt
         return P.ravel().astype(x.dtype, copy=False)
 
     def _svd(self, y: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
@@ -81,13 +79,13 @@ class NuclearBall(Ball):
         except np.linalg.LinAlgError:
             raise ProjectionError("NuclearBall: the singular values did not converge.") from None
 
-    def _size(self, y: Float64Array) -> float:
+    def _norm(self, y: Float64Array) -> float:
         return float(self._svd(y)[1].sum())
 
-    def _onto(self, y: Float64Array, hint: Hint | None) -> Float64Array:
+    def _project_outside(self, y: Float64Array, warm_start: WarmStart | None) -> Float64Array:
         U, s, Vt = self._svd(y)
-        return np.asarray(((U * shrink(s, self.radius, hint)) @ Vt).ravel())
+        return np.asarray(((U * project_to_simplex(s, self.radius, warm_start)) @ Vt).ravel())
 
-    def _extreme(self, q: Float64Array) -> Float64Array:
+    def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
         U, _, Vt = self._svd(q)
         return -self.radius * np.outer(U[:, 0], Vt[0]).ravel()

@@ -1,4 +1,4 @@
-"""Projections of many points at once, each onto a set of its own size: one row for each agent."""
+"""Projections of many points at once, each onto its own set: one row per agent."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from pcfed.kernels.arguments import ThresholdSets
 from pcfed.sets import compiled, threshold
 from pcfed.sets.base import (
     ConvexSet,
-    Hint,
     ProjectionError,
+    WarmStart,
     check_out,
     checked_points,
-    delivered,
+    nested_warm_start,
     norm,
-    part,
+    write_result,
 )
-from pcfed.sets.compiled import L1_BALL, SIMPLEX, Target
+from pcfed.sets.compiled import L1_BALL, SIMPLEX, ThresholdSet
 from pcfed.validation import floating
 
 
 def project_l1_balls(
-    x: ArrayLike, radii: ArrayLike, *, out: Array | None = None, hint: Hint | None = None
+    x: ArrayLike, radii: ArrayLike, *, out: Array | None = None, warm_start: WarmStart | None = None
 ) -> Array:
     r"""Project every row onto an l1 ball, $\arg\min_p \|p - x_i\|_2$ for $\|p\|_1 \le$ radius i.
 
     Parameters
     ----------
     x : array of shape (rows, n)
-        One point a row. float32 stays float32; all else becomes float64.
+        One point per row. float32 stays float32; other dtypes become float64.
     radii : array of shape (rows,)
         ≥ 0, one for each row.
     out : array, optional
         Where to write the result; it may be ``x``.
-    hint : Hint, optional
+    warm_start : WarmStart, optional
         Kept by the caller between calls; saves time and never changes the result.
 
     Returns
     -------
     array of shape (rows, n)
-        The bits that ``L1Ball(radius).project`` gives for each row.
+        The same bits as ``L1Ball(radius).project`` gives for each row.
 
     Raises
     ------
     ValueError
-        If an argument has the wrong shape, NaN or inf in it, or a radius is negative.
+        If an argument has the wrong shape or contains NaN or inf, or if a radius is negative.
 
     Examples
     --------
@@ -58,21 +58,25 @@ def project_l1_balls(
     array([[ 1.5, -0.5,  0. ],
            [ 3. , -2. ,  0.5]])
     """
-    return _project("project_l1_balls", "radii", x, radii, L1_BALL, out, hint)
+    return _project("project_l1_balls", "radii", x, radii, L1_BALL, out, warm_start)
 
 
 def project_simplices(
-    x: ArrayLike, totals: ArrayLike, *, out: Array | None = None, hint: Hint | None = None
+    x: ArrayLike,
+    totals: ArrayLike,
+    *,
+    out: Array | None = None,
+    warm_start: WarmStart | None = None,
 ) -> Array:
     r"""Project every row onto a simplex, $\{p \ge 0, \sum_j p_j =$ total i $\}$.
 
     Parameters
     ----------
     x : array of shape (rows, n)
-        One point a row. float32 stays float32; all else becomes float64.
+        One point per row. float32 stays float32; other dtypes become float64.
     totals : array of shape (rows,)
         ≥ 0, one for each row.
-    out, hint : optional
+    out, warm_start : optional
         As in ``project_l1_balls``.
 
     Examples
@@ -82,18 +86,18 @@ def project_simplices(
     array([[0.75, 0.25, 0.  ],
            [2.5 , 2.  , 0.  ]])
     """
-    return _project("project_simplices", "totals", x, totals, SIMPLEX, out, hint)
+    return _project("project_simplices", "totals", x, totals, SIMPLEX, out, warm_start)
 
 
 class SetRows:
-    """The sets of several agents, each for a row of its own.
+    """The sets of several agents, one per row.
 
     Parameters
     ----------
     sets : sequence of ConvexSet
         One for each row.
-    hints : sequence of Hint, optional
-        What each set remembers of its row from one call to the next.
+    warm_starts : sequence of WarmStart, optional
+        The warm start of each row, which is kept from one call to the next.
 
     Examples
     --------
@@ -104,18 +108,22 @@ class SetRows:
            [ 3. , -2. ]])
     """
 
-    def __init__(self, sets: Sequence[ConvexSet], hints: Sequence[Hint] | None = None) -> None:
+    def __init__(
+        self, sets: Sequence[ConvexSet], warm_starts: Sequence[WarmStart] | None = None
+    ) -> None:
         self.sets = tuple(sets)
-        self.hints = tuple(Hint() for _ in sets) if hints is None else tuple(hints)
-        kinds = [each._threshold for each in self.sets]
-        targets = {kind[0] for kind in kinds if kind is not None}
-        self._target: Target | None = None
-        if None not in kinds and len(targets) == 1:
-            (self._target,) = targets
-            self._totals = np.array([kind[1] for kind in kinds if kind is not None])
+        self.warm_starts = (
+            tuple(WarmStart() for _ in sets) if warm_starts is None else tuple(warm_starts)
+        )
+        threshold_sets = [each._threshold_set for each in self.sets]
+        kinds = {each[0] for each in threshold_sets if each is not None}
+        self._kind: ThresholdSet | None = None
+        if None not in threshold_sets and len(kinds) == 1:
+            (self._kind,) = kinds
+            self._totals = np.array([each[1] for each in threshold_sets if each is not None])
 
     def project(self, x: Array, out: Array | None = None) -> Array:
-        """Return every row's projection onto its own set, the bits of ``project_unchecked``.
+        """Project every row onto its own set, with the same bits as ``project_unchecked``.
 
         Parameters
         ----------
@@ -124,46 +132,47 @@ class SetRows:
         out : array, optional
             Where to write the result, of the same shape and dtype; it may be ``x``.
         """
-        if self._target is not None and (p := self._project_at_once(x, out)) is not None:
-            return delivered(p, x, out)
+        if self._kind is not None and (p := self._project_compiled(x, out)) is not None:
+            return write_result(p, x, out)
         p = np.empty_like(x) if out is None else out
-        for each, row, place, hint in zip(self.sets, x, p, self.hints, strict=True):
-            each.project_unchecked(row, place, hint)
+        rows = zip(self.sets, x, p, self.warm_starts, strict=True)
+        for each, row, out_row, warm_start in rows:
+            each.project_unchecked(row, out_row, warm_start)
         return p
 
     def distances(self, x: Float64Array) -> Float64Array:
-        """Return every row's distance from its own set, NaN where a row is too wild to project."""
-        if self._target is not None and (p := self._project_at_once(x, None)) is not None:
+        """Return the distance of every row from its own set; NaN where it cannot be projected."""
+        if self._kind is not None and (p := self._project_compiled(x, None)) is not None:
             return np.array([norm(off) for off in x - p])
         return np.array([_distance(*pair) for pair in zip(self.sets, x, strict=True)])
 
     def threshold_sets(self, dtype: np.dtype[Any]) -> ThresholdSets | None:
         """Return the sets as kernels read them, or None if the kernels do not support them."""
-        if self._target is None or not compiled.in_range(self._totals, dtype):
+        if self._kind is None or not compiled.totals_in_range(self._totals, dtype):
             return None
-        slack = self._target.slack * compiled.EPS[dtype]
-        return ThresholdSets(self._target.fold, self._totals, slack, self._thresholds())
+        slack = self._kind.slack * compiled.EPS[dtype]
+        return ThresholdSets(self._kind.is_ball, self._totals, slack, self._thresholds())
 
-    def remember(self, thresholds: Float64Array) -> None:
-        """Keep every row's threshold, from which the next projection begins."""
-        for each, theta in zip(self.hints, thresholds.tolist(), strict=True):
+    def store_thresholds(self, thresholds: Float64Array) -> None:
+        """Store the threshold of every row as the start value of its next projection."""
+        for each, theta in zip(self.warm_starts, thresholds.tolist(), strict=True):
             each.threshold = theta
 
     def _thresholds(self) -> Float64Array:
-        return np.array([each.threshold for each in self.hints])
+        return np.array([each.threshold for each in self.warm_starts])
 
-    def _project_at_once(self, x: Array, out: Array | None) -> Array | None:
-        """Project all rows by compiled code, or return None if that can't be done."""
-        hint = Hint()
-        hint.thresholds = self._thresholds()
-        p = compiled.project_rows(x, self._totals, self._target or L1_BALL, out, hint)
+    def _project_compiled(self, x: Array, out: Array | None) -> Array | None:
+        """Project all rows by compiled code, or return None if the kernels do not support them."""
+        warm_start = WarmStart()
+        warm_start.thresholds = self._thresholds()
+        p = compiled.project_rows(x, self._totals, self._kind or L1_BALL, out, warm_start)
         if p is not None:
-            self.remember(hint.thresholds)
+            self.store_thresholds(warm_start.thresholds)
         return p
 
 
 def _distance(each: ConvexSet, x: Float64Array) -> float:
-    """Return the distance of a point from its set, NaN where it is too wild to project."""
+    """Return the distance of a point from its set; NaN where it cannot be projected."""
     try:
         return each.distance(x)
     except (ProjectionError, ValueError):
@@ -175,29 +184,29 @@ def _project(
     what: str,
     x: ArrayLike,
     totals: ArrayLike,
-    target: Target,
+    kind: ThresholdSet,
     out: Array | None,
-    hint: Hint | None,
+    warm_start: WarmStart | None,
 ) -> Array:
-    """Project every row by compiled code if it can be done, or else one by one."""
+    """Project every row by compiled code if possible, otherwise one by one with NumPy."""
     tau = floating(f"{name}: {what}", totals).astype(np.float64, copy=False)
     if type(x) is np.ndarray and x.ndim == 2:
         _check_totals(name, what, tau, x.shape[0])
-        p = compiled.project_rows(x, tau, target, out, hint)
+        p = compiled.project_rows(x, tau, kind, out, warm_start)
         if p is not None:
-            return delivered(p, x, out)
+            return write_result(p, x, out)
     points = checked_points(f"{name}: x", x, (2,))
     _check_totals(name, what, tau, points.shape[0])
     check_out(name, points, out)
     p = np.empty_like(points)
     with np.errstate(all="ignore"):
         for i, row in enumerate(np.ascontiguousarray(points)):
-            p[i] = threshold.project(row, float(tau[i]), target, part(hint, i))
-    return delivered(p, points, out)
+            p[i] = threshold.project(row, float(tau[i]), kind, nested_warm_start(warm_start, i))
+    return write_result(p, points, out)
 
 
 def _check_totals(name: str, what: str, tau: Float64Array, rows: int) -> None:
-    """Refuse totals that are negative or not one for each row."""
+    """Raise a ValueError if totals are negative or not one for each row."""
     if tau.shape != (rows,):
         raise ValueError(
             f"{name}: {what} must have shape ({rows},), one number for each row of x, got shape "

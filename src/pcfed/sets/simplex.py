@@ -8,8 +8,11 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled, threshold
-from pcfed.sets.base import ConvexSet, Hint, Linear
-from pcfed.sets.compiled import SIMPLEX, Target
+from pcfed.sets.affine import Hyperplane
+from pcfed.sets.base import ConvexSet, LinearConstraints, WarmStart
+from pcfed.sets.boxes import NonNegative
+from pcfed.sets.compiled import SIMPLEX, ThresholdSet
+from pcfed.sets.intersection import Intersection
 from pcfed.validation import positive
 
 
@@ -29,20 +32,23 @@ class Simplex(ConvexSet):
     array([0.75, 0.25, 0.  ])
     """
 
+    spec_name = "simplex"
     total: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "total", positive("Simplex: total", self.total, zero=True))
 
-    def _project(self, x: Array, hint: Hint | None) -> Array:
-        return threshold.project(x, self.total, SIMPLEX, hint)
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
+        return threshold.project(x, self.total, SIMPLEX, warm_start)
 
     @property
-    def _threshold(self) -> tuple[Target, float]:
+    def _threshold_set(self) -> tuple[ThresholdSet, float]:
         return SIMPLEX, self.total
 
-    def _project_at_once(self, x: Array, out: Array | None, hint: Hint | None) -> Array | None:
-        return compiled.project(x, self.total, SIMPLEX, out, hint)
+    def _project_compiled(
+        self, x: Array, out: Array | None, warm_start: WarmStart | None
+    ) -> Array | None:
+        return compiled.project(x, self.total, SIMPLEX, out, warm_start)
 
     @property
     def _scale(self) -> float:
@@ -53,5 +59,8 @@ class Simplex(ConvexSet):
         s[int(np.argmin(q))] = self.total
         return s
 
-    def _linear(self, n: int) -> Linear:
-        return Linear(-np.eye(n), np.zeros(n), np.ones((1, n)), np.array([self.total]))
+    def _linear_constraints(self, n: int) -> LinearConstraints:
+        return LinearConstraints(-np.eye(n), np.zeros(n), np.ones((1, n)), np.array([self.total]))
+
+    def _scale_entries(self, f: Float64Array) -> Intersection:
+        return Intersection(NonNegative(), Hyperplane(1.0 / f, self.total))

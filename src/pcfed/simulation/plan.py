@@ -16,7 +16,7 @@ from pcfed.arrays import Workspace
 from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import BatchSampler, Purpose, Sampling, random_stream, resolve_batch_size
-from pcfed.sets import Hint
+from pcfed.sets import WarmStart
 from pcfed.validation import count
 
 LocalSteps = int | Sequence[int] | Callable[[int], int | Sequence[int]]
@@ -80,7 +80,7 @@ class Plan:
             self._shuffled(agent, i) if sampling == "blocks" else agent
             for i, agent in enumerate(problem.agents)
         ]
-        self._hints = [Hint() for _ in problem.agents]
+        self._warm_starts = [WarmStart() for _ in problem.agents]
         self.steps(0)
         self.present(0)
         self._max_group = min(MAX_GROUP_AGENTS, max(1, MAX_GROUP_ENTRIES // problem.n))
@@ -186,7 +186,7 @@ class Plan:
             [self._batches(i, index) for i in group],
             seed=self.seed,
             index=index,
-            hints=[self._hints[i] for i in group],
+            warm_starts=[self._warm_starts[i] for i in group],
             stack=self.stack,
             workspace=workspace,
         )

@@ -76,7 +76,7 @@ def _evaluate_agents(
     num_coefficients = problem.n if intercept is None else intercept.start
     for i, agent in enumerate(problem.agents):
         constraint, model = setup.constraints[i], trained.models[i]
-        used, budget = constraint.budget(model[:num_coefficients]) or (None, None)
+        used, budget = constraint.budget_use(model[:num_coefficients]) or (None, None)
         own = None if local is None else agent.feasible_set.project(local.models[i])
         yield AgentOutcome(
             agent=problem.names[i],

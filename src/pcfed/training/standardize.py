@@ -6,7 +6,7 @@ rows of all agents, $\hat x = (x - \mu) / s$ the standardized feature that the t
 The model $\hat w, \hat b$ of $\hat x$ is the model $w_j = \hat w_j / s_j$, $b = \hat b - \sum_j w_j
 \mu_j$ of $x$. The l2 term and the coupling apply to $\hat w, \hat b$. Constraints always apply to
 $w$: $w \in X$ is equivalent to $\hat w \in \{(s_1 v_1, .., s_n v_n) : v \in X\}$, a set that
-`pcfed.sets.stretched` computes exactly. Without an intercept nothing could compensate for the
+`pcfed.sets.scale_entries` computes exactly. Without an intercept nothing could compensate for the
 means, so $\mu = 0$.
 
 Agents send sums over their rows, in two rounds:
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.sets import ConvexSet, stretched
+from pcfed.sets import ConvexSet, scale_entries
 
 CONSTANT = 1e-12
 """A column with a smaller scale relative to its mean counts as constant; its scale is set to 1."""
@@ -140,7 +140,7 @@ class Scaling:
         """
         constraint.project(np.zeros(coefficients))  # refuses a set of another length
         try:
-            return stretched(constraint, np.tile(self.scale, coefficients // self.scale.size))
+            return scale_entries(constraint, np.tile(self.scale, coefficients // self.scale.size))
         except ValueError as error:
             raise ValueError(f"{error} Or set data.standardize = false.") from None
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Float64Array
 from pcfed.errors import did_you_mean, join_names, short_repr
-from pcfed.guarantees import send_model
+from pcfed.guarantees import feasible_model
 from pcfed.losses import Loss
 from pcfed.losses.kinds import MODEL_KINDS, Label, Layout, LinearKind, ModelKind, Output
 from pcfed.notebook import html_table
@@ -102,7 +102,7 @@ class TrainedModels(SavedArchive):
             If the projection of a model fails.
         """
         pairs = zip(setup.problem.agents, result.models, strict=True)
-        models = np.stack([send_model(agent, x) for agent, x in pairs])
+        models = np.stack([feasible_model(agent, x) for agent, x in pairs])
         if setup.scaling is not None:
             models = setup.scaling.to_original_units(models)
             # Going back to the units of the data rounds, which may leave the set again.

@@ -1,4 +1,4 @@
-"""A line on the terminal while something is fetched."""
+"""A progress line on the terminal during downloads."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pcfed.data.sources import Progress
 
 
 @contextmanager
-def terminal(progress: Progress | None = None) -> Iterator[Progress]:
-    """Give ``progress``, or else a line on stderr if that is a terminal, or else nothing."""
+def progress_on_terminal(progress: Progress | None = None) -> Iterator[Progress]:
+    """Yield ``progress`` if given, else a progress line on stderr if that is a terminal."""
     if progress is not None:
         yield progress
     elif not sys.stderr.isatty():
-        yield lambda what, done, total: None
+        yield lambda name, done, total: None
     else:
         shown = 0.0
 
-        def line(what: str, done: int, total: int) -> None:
+        def line(name: str, done: int, total: int) -> None:
             nonlocal shown
             if done < total and time.monotonic() - shown < 0.1:
                 return
             shown = time.monotonic()
             filled = "█" * round(20 * done / total)
-            text = f"{filled:░<20} {done / 1e6:.1f} of {total / 1e6:.1f} MB  {what}"
+            text = f"{filled:░<20} {done / 1e6:.1f} of {total / 1e6:.1f} MB  {name}"
             sys.stderr.write(f"\r{text:<79}")
             sys.stderr.flush()
 

@@ -1,7 +1,7 @@
-"""Files that prove what they are: a name, a size and a published checksum.
+"""Files with a known size and a published checksum.
 
-Nothing that enters :mod:`pcfed.data` is believed because of where it came from. A file counts only
-if its bytes have the checksum below, whether a user, our cache, a registry or a mirror gave them.
+No source of a file is trusted: its bytes are accepted only if they have the checksum, whether they
+come from the user, the cache, a package registry or a website.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 
 class DataError(OSError):
-    """A data set could not be had; the message says which files to put where."""
+    """The files of a data set are not available; the message says which files to put where."""
 
 
 @dataclass(frozen=True)
 class File:
-    """One original file of a data set.
+    """One published file of a data set.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class File:
     checksum : str
         The algorithm and the digest, as in ``"md5:9fb629c4189551a2d022fa330f9573f3"``.
     plain : File, optional
-        The same content without its compression, which is accepted too.
+        The same content without its compression, which is also accepted.
 
     Examples
     --------
@@ -46,12 +46,12 @@ class File:
 
     @property
     def forms(self) -> tuple[File, ...]:
-        """The forms in which the file may come."""
+        """The accepted forms of the file: as published, and uncompressed."""
         return (self,) if self.plain is None else (self, self.plain)
 
     @property
     def limit(self) -> int:
-        """The most bytes that any form has: nobody reads more than this for the file."""
+        """The size of the largest form; no more than this is read."""
         return max(form.size for form in self.forms)
 
     def matches(self, content: bytes) -> bool:
@@ -62,18 +62,18 @@ class File:
         return hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() == digest
 
     def form_of(self, content: bytes) -> File | None:
-        """Return the form that ``content`` is, or None if it is damaged or something else."""
+        """Return the form that ``content`` has, or None if the checksum is wrong."""
         return next((form for form in self.forms if form.matches(content)), None)
 
 
 def read_at_most(path: Path, limit: int) -> bytes:
-    """Return the first ``limit`` + 1 bytes of a file: one more than any that could be right."""
+    """Return the first ``limit`` + 1 bytes of a file; the extra byte shows that it is too long."""
     with path.open("rb") as stream:
         return stream.read(limit + 1)
 
 
-def optional(module: str) -> Any:
-    """Import a module of the ``experiments`` extra, or say how to install it."""
+def import_optional(module: str) -> Any:
+    """Import a module of the ``experiments`` extra, or raise an error with the install command."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -1,4 +1,4 @@
-"""The joint problem by CVXPY, as an independent opinion."""
+"""The joint problem solved by CVXPY, as an independent reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from pcfed import Agent, Problem
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
-from tests.sets.registry import CASES, Case
+from tests.sets.cases import CASES, Case
 
 WHOLE = CASES[0]
 BALL = next(case for case in CASES if case.name == "l2")
@@ -41,7 +41,7 @@ def federation(
 
 
 def solve(problem: Problem, cases: Sequence[Case], terms: Sequence[LossTerm]) -> float:
-    """Return the least objective."""
+    """Return the optimal value."""
     x = [cp.Variable(problem.n) for _ in cases]
     mean = sum(x) / problem.m
     cost = sum(

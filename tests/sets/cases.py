@@ -1,13 +1,20 @@
-"""Every set of the package, once or more, with what the suites need to know of it."""
+"""The sets of the test suites.
+
+``CASES`` are made by hand and have constraints for CVXPY. ``EXAMPLES`` are the examples in the
+docstrings of all sets in ``pcfed.sets.__all__``, so that a new set is tested without a change here.
+"""
 
 from __future__ import annotations
 
+import ast
+import doctest
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
 
+from pcfed import sets
 from pcfed.sets import (
     Affine,
     Blocks,
@@ -54,15 +61,16 @@ D = np.array([0.5, 1.0])
 
 @dataclass(frozen=True)
 class Case:
-    """A set, its number of entries, and its constraints for CVXPY."""
+    """A set, its constraints for CVXPY, and its number of entries."""
 
     name: str
     set: ConvexSet
-    constraints: Callable[[cp.Variable], list[cp.Constraint]]
+    constraints: Callable[[cp.Variable], list[cp.Constraint]] | None
     n: int = N
     closed_form: bool = True
+    """Whether projecting twice gives the same bits."""
     bounded: bool = True
-    """Whether every linear function has a minimum that the set knows."""
+    """Whether ``minimize_linear`` finds a minimum of every linear function."""
 
 
 def _group_norm(v: cp.Expression) -> cp.Expression:
@@ -176,3 +184,27 @@ CASES = [
     ),
 ]
 IDS = [case.name for case in CASES]
+
+
+def set_classes() -> list[type[ConvexSet]]:
+    """Return the classes of all public sets."""
+    public = [getattr(sets, name) for name in sets.__all__]
+    classes = [each for each in public if isinstance(each, type) and issubclass(each, ConvexSet)]
+    return [each for each in classes if each is not ConvexSet]
+
+
+def example(kind: type[ConvexSet]) -> Case:
+    """Return the example ``Kind(...).project(point)`` in the docstring of a set."""
+    namespace = {}
+    for each in doctest.DocTestParser().get_examples(kind.__doc__ or ""):
+        match ast.parse(each.source).body:
+            case [ast.Expr(ast.Call(func=ast.Attribute(value=made, attr="project"), args=[x]))]:
+                convex, point = (eval(ast.unparse(node), namespace) for node in (made, x))
+                name = f"example of {kind.__name__}"
+                # Only what holds for every set is tested: rounding errors and no minimum may occur.
+                return Case(name, convex, None, len(point), closed_form=False, bounded=False)
+        exec(each.source, namespace)
+    raise AssertionError(f"{kind.__name__} needs an example {kind.__name__}(...).project(point)")
+
+
+EXAMPLES = [example(kind) for kind in set_classes()]

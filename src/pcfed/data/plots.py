@@ -1,6 +1,6 @@
-"""Small pictures, with matplotlib: who has what, and what an image looks like.
+"""Plots with matplotlib: the classes of each agent, and single images.
 
-A figure is returned and belongs to nobody else: ``figure.savefig("parts.png")``.
+Functions return a figure that pyplot does not manage; save it with ``figure.savefig("parts.png")``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.data.datasets import Dataset
-from pcfed.data.originals import optional
-from pcfed.data.partitions import counts
+from pcfed.data.partitions import class_counts
+from pcfed.data.verified_file import import_optional
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_NUMBERED = 20  # more agents or classes than this, and cells are too small for numbers
+MAX_NUMBERED = 20  # with more agents or classes, cells are too small for numbers
 
 
-def picture(
+def plot_partition(
     labels: ArrayLike, parts: Sequence[ArrayLike], *, class_names: Sequence[str] | None = None
 ) -> Figure:
-    """Draw who has what: a table of agents × classes, darker for more, and the size of each part.
+    """Plot how many samples of each class each agent has, and the size of each part.
 
     Parameters
     ----------
@@ -33,24 +33,26 @@ def picture(
     parts : sequence of arrays of int
         The samples of each agent.
     class_names : sequence of str, optional
-        What the labels stand for, by default their numbers.
+        The names of the classes, by default their numbers.
 
     Returns
     -------
     matplotlib.figure.Figure
     """
     if len(parts) == 0:
-        raise ValueError("picture: parts must not be empty; give the samples of each agent.")
-    table = counts(labels, parts, None if class_names is None else len(class_names))
+        raise ValueError("plot_partition: parts must not be empty; give the samples of each agent.")
+    table = class_counts(labels, parts, None if class_names is None else len(class_names))
     agents, classes = table.shape
     names = [str(label) for label in range(classes)] if class_names is None else class_names
     height = 1.4 + min(0.3 * agents, 6.0)
-    figure: Figure = optional("matplotlib.figure").Figure((7.0, height), layout="constrained")
+    figure: Figure = import_optional("matplotlib.figure").Figure(
+        (7.0, height), layout="constrained"
+    )
     cells, sizes = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
     cells.imshow(table, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
     cells.set(xlabel="class", ylabel="agent")
     cells.set_xticks(range(classes), names, rotation=90 if max(map(len, names)) > 3 else 0)
-    if max(agents, classes) <= MOST_NUMBERED:
+    if max(agents, classes) <= MAX_NUMBERED:
         cells.set_yticks(range(agents))
         for (agent, label), number in np.ndenumerate(table):
             shade = "white" if number > table.max() / 2 else "black"
@@ -63,17 +65,17 @@ def picture(
     return figure
 
 
-def show(dataset: Dataset, index: int, *, part: Literal["train", "test"] = "train") -> Figure:
-    """Draw one image of a data set, with the name of its class.
+def plot_image(dataset: Dataset, index: int, *, part: Literal["train", "test"] = "train") -> Figure:
+    """Plot one image of a data set, with the name of its class.
 
     Parameters
     ----------
     dataset : Dataset
         The images.
     index : int
-        Which one.
+        The index of the image.
     part : "train" or "test"
-        Of which part.
+        The part of the data set.
 
     Returns
     -------
@@ -81,7 +83,7 @@ def show(dataset: Dataset, index: int, *, part: Literal["train", "test"] = "trai
     """
     image = dataset.image(index, part=part)
     label = (dataset.train_labels if part == "train" else dataset.test_labels)[index]
-    figure: Figure = optional("matplotlib.figure").Figure((2.0, 2.2), layout="constrained")
+    figure: Figure = import_optional("matplotlib.figure").Figure((2.0, 2.2), layout="constrained")
     axes = figure.subplots()
     axes.imshow(image * dataset.scale, cmap="gray", vmin=0.0, vmax=1.0)
     axes.set_title(dataset.class_names[label])

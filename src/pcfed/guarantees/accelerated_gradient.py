@@ -1,0 +1,76 @@
+"""Accelerated proximal gradient steps with restarts, for `optimum` and `tighten`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import numpy as np
+
+from pcfed.arrays import Float64Array
+
+
+def accelerated_steps(
+    gradient_step: Callable[[Float64Array], Float64Array], x: Float64Array
+) -> Iterator[tuple[Float64Array, Float64Array]]:
+    """Yield the iterates of the accelerated proximal gradient method, without end.
+
+    The momentum is reset whenever it points uphill.
+
+    Parameters
+    ----------
+    gradient_step : callable
+        Returns the result of one proximal gradient step of length 1/L from a point; for a
+        constrained problem, the projection of y − ∇f(y)/L.
+    x : Array
+        The start.
+
+    Yields
+    ------
+    tuple of Array
+        The new iterate, and the extrapolated point minus the new iterate, which is zero at a
+        minimum.
+
+    References
+    ----------
+    O'Donoghue, Candès, "Adaptive restart for accelerated gradient schemes" (2015), §3.2.
+    """
+    y, t = x, 1.0
+    while True:
+        new = gradient_step(y)
+        back = y - new
+        yield new, back
+        move = new - x
+        restart = np.vdot(back, move) > 0
+        next_t = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        y = new if restart else new + (t - 1) / next_t * move
+        x, t = new, 1.0 if restart else next_t
+
+
+def accelerated_minimum(
+    gradient_step: Callable[[Float64Array], Float64Array],
+    x: Float64Array,
+    *,
+    smoothness: float,
+    tolerance: float,
+    max_steps: int,
+) -> Float64Array:
+    """Return an approximate minimum of a smooth convex function plus a simple one.
+
+    Parameters
+    ----------
+    gradient_step, x
+        As in `accelerated_steps`.
+    smoothness : float
+        Lipschitz constant L of the gradient of the smooth function.
+    tolerance : float
+        The iteration ends when L times the length of a step is at most this.
+    max_steps : int
+        Maximal number of steps.
+    """
+    for new, back in islice(accelerated_steps(gradient_step, x), max_steps):
+        x = new
+        if smoothness * np.linalg.norm(back) <= tolerance:
+            break
+    return x
