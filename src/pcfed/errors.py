@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MAX_LENGTH = 380
-"""Characters of a message at most."""
+"""The largest number of characters in a message."""
 
 
 def short_repr(value: object, limit: int = 60) -> str:
@@ -31,17 +31,17 @@ def short_repr(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def join_names(names: Iterable[object], most: int = 6) -> str:
+def join_names(names: Iterable[object], max_names: int = 6) -> str:
     """Return names with commas between them, and how many were left out.
 
     Examples
     --------
-    >>> join_names("abcd", most=2)
+    >>> join_names("abcd", max_names=2)
     "'a', 'b' and 2 more"
     """
     every = list(names)
-    left = len(every) - most
-    text = ", ".join(short_repr(name, 30) for name in every[:most])
+    left = len(every) - max_names
+    text = ", ".join(short_repr(name, 30) for name in every[:max_names])
     return f"{text} and {left} more" if left > 0 else text
 
 

@@ -1,18 +1,18 @@
-"""What every method has in common.
+"""The hooks of a federated algorithm.
 
-A method says four things, and the engines (the simulator, Flower) do the rest:
+An algorithm defines four things; the simulator and the federation do the rest:
 
 1. what is broadcast: the vectors of the server's state;
-2. what an agent does with them, its data and its private state (``local``, ``commit``);
+2. what an agent computes from them, its data and its private state (``local``, ``commit``);
 3. what it sends, of which the server only ever sees the **sum** over agents;
 4. what the server does with the sums (``aggregate``).
 
-State is a bundle of named vectors: the server's, float64 of shape (n,), and one private bundle per
-agent, which never leaves it. An agent's private state changes only in ``commit``, once the server
-has counted its update, so a lost message can never make the two disagree.
+State is a mapping from names to vectors: the server's, float64 of shape (n,), and one private
+mapping per agent, which never leaves the agent. An agent's private state changes only in
+``commit``, once the server has accepted its update, so a lost message cannot make the two disagree.
 
-``local`` and ``commit`` take a team of agents, one row each, because that is quicker than one after
-the other; no row depends on another, and a team may be a single agent.
+``local`` and ``commit`` take a group of agents, one row each, because that is faster than one agent
+after the other. No row depends on another, and a group may be a single agent.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
 
 Vectors = Mapping[str, Array]
-"""A bundle of named vectors."""
+"""Vectors by name."""
 
 
 @dataclass(frozen=True)
 class RoundInfo:
-    """What everybody knows of a round before it begins.
+    """The public information on a round.
 
     Attributes
     ----------
     index : int
         Number of rounds before this one.
     m : int
-        Size of the roster, whoever is present.
+        Number of agents in the roster, present or absent.
     step, penalty : float
         The step γ and the penalty ρ of this round.
     max_local_steps : int
@@ -63,7 +63,7 @@ class RoundInfo:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known of a run before it begins.
+    """The public information on a run.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class RunInfo:
     batches : tuple of int or None
         Every agent's number of samples in a gradient of the first round; None for all.
     noisy : bool
-        Whether gradients are of batches, not of all data, to the end.
+        Whether gradients are computed on batches, not on all data, until the end of the run.
     """
 
     rounds: int
@@ -85,14 +85,14 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Update:
-    """What the agents of a team have done in a round, one row each.
+    """What the agents of a group computed in a round, one row each.
 
     Attributes
     ----------
     sent : Vectors
-        The vectors that go to the server, where they are only ever summed.
+        The vectors for the server, where they are only ever summed.
     pending : Vectors
-        What an agent itself needs to commit the round once it has been counted; stays with it.
+        What the agent needs to commit its update once it is accepted; never sent.
     """
 
     sent: Vectors
@@ -101,16 +101,16 @@ class Update:
 
 @dataclass(frozen=True)
 class Sums:
-    """What the server learns of a round.
+    """What the server receives in a round.
 
     Attributes
     ----------
     vectors : Vectors
         The sums of the vectors that were sent.
     num_aggregated : int
-        Number of agents in the sums.
+        Number of agents whose updates are in the sums.
     steps : int
-        Number of local steps in the sums.
+        Number of local steps of these agents, all together.
     """
 
     vectors: Vectors
@@ -118,20 +118,20 @@ class Sums:
     steps: int
 
 
-CAUTION = 0.6
-"""Steps as a multiple of 1 over the usual curvature: those of 2 diverge, and with many local steps
+STEP_FACTOR = 0.6
+"""Automatic steps, times the typical curvature. From 2 on, steps diverge, and with many local steps
 the agents drift apart long before."""
 
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    r"""A federated method.
+    r"""A federated algorithm.
 
     Parameters
     ----------
     step : float, callable or "auto"
         The local step $\gamma > 0$, a number or a function of the round's index; ``"auto"`` is
-        0.6 over the curvature that local steps usually meet.
+        0.6 over the typical curvature of the local losses.
     penalty : float, callable or "auto"
         The penalty $\rho \ge 0$ on the distance from the agent's set; ``"auto"`` is $\sqrt R$.
     """
@@ -140,7 +140,7 @@ class Algorithm(ABC):
     penalty: Schedule
 
     keywords: ClassVar[tuple[str, ...]] = ("auto",)
-    """What ``step`` and ``penalty`` may be instead of numbers."""
+    """Values of ``step`` and ``penalty`` that are not numbers."""
 
     sends: ClassVar[tuple[str, ...]] = ("delta",)
     """The names of the vectors that agents send."""
@@ -156,20 +156,20 @@ class Algorithm(ABC):
         return type(self).__name__
 
     def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
-        """Return the method with every parameter that depends on the problem worked out.
+        """Return the algorithm with numbers for the parameters that depend on the problem.
 
         Parameters
         ----------
         problem : Problem
             The agents.
         run_info : RunInfo
-            The run that the method is for.
+            The run that follows.
         """
         penalty = math.sqrt(run_info.rounds) if self.penalty == "auto" else self.penalty
         if self.step != "auto":
             return replace(self, penalty=penalty)
         largest = largest_value(f"{type(self).__name__}: penalty", penalty, run_info.rounds)
-        step = CAUTION / (typical_smoothness(problem, run_info) + largest)
+        step = STEP_FACTOR / (typical_smoothness(problem, run_info) + largest)
         return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
 
     def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
@@ -186,14 +186,14 @@ class Algorithm(ABC):
         Parameters
         ----------
         models : Array
-            The models to begin with, one row an agent.
+            The models to start from, one row per agent.
         """
 
     @abstractmethod
     def local(
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
     ) -> Update:
-        """Return what the agents of a team do in a round; changes nothing.
+        """Return the updates of a group of agents; changes no state.
 
         Parameters
         ----------
@@ -220,36 +220,36 @@ class Algorithm(ABC):
         round_info: RoundInfo,
         steps: int,
     ) -> Vectors:
-        """Return the agents' new private state, once their updates have been counted.
+        """Return the agents' new private state, once their updates are accepted.
 
         Parameters
         ----------
         private, pending : Vectors
-            Their state before the round, and what they kept of it, one row each; ``private`` may
-            be written to.
+            Their state before the round and ``Update.pending``, one row each; ``private`` may be
+            overwritten.
         received : Vectors
             What the server broadcast in the round.
         round_info : RoundInfo
             The public round_info of the round.
         steps : int
-            Number of local steps that were counted in it, all agents together.
+            Number of local steps in the server's sums, of all agents together.
         """
 
     def audited(self, server: Vectors, private: Vectors) -> Vectors:
-        """Return private vectors of which the server holds the mean, by the server's names.
+        """Return private vectors whose mean is in the server's state, by the server's names.
 
         Parameters
         ----------
         server : Vectors
             The server's state.
         private : Vectors
-            The private state of agents who have committed all rounds in which they were counted.
+            The private state of agents that have committed all their accepted updates.
         """
         return {}
 
     @abstractmethod
     def model(self, server: Vectors, private: Vectors) -> Array:
-        """Return the agent's own model (or, of stacked private states, all models)."""
+        """Return the agent's own model, or all models of stacked private states."""
 
     @abstractmethod
     def average(self, server: Vectors) -> Array | None:
@@ -257,11 +257,11 @@ class Algorithm(ABC):
 
 
 def typical_smoothness(problem: Problem, run_info: RunInfo) -> float:
-    """Return the usual smoothness of the losses, or say that there is none to take a step from."""
-    usual = problem.typical_smoothness(run_info.batches)
-    if not 0 < usual < math.inf:
+    """Return the typical smoothness of the losses; raise if it gives no step."""
+    typical = problem.typical_smoothness(run_info.batches)
+    if not 0 < typical < math.inf:
         raise ValueError(
-            f'run: step must be a number where losses have no smoothness, got "auto" and {usual}; '
-            "give one such as 0.1."
+            f"run: step must be a number for losses without a known smoothness, got 'auto' and "
+            f"{typical}; give one such as 0.1."
         )
-    return usual
+    return typical

@@ -1,4 +1,4 @@
-r"""FedAvg on the penalised objective: one shared model for everybody.
+r"""FedAvg on the penalised objective: one shared model for all agents.
 
 $$ \min_x \frac1m \sum_i \Big( f_i(x) + \frac\rho2 \operatorname{dist}(x, X_i)^2 \Big) $$
 """
@@ -22,14 +22,14 @@ from pcfed.arrays import Array, Float64Array
 class FedAvg(Algorithm):
     r"""Federated averaging, with a penalty on each agent's distance from its own set.
 
-    There is one model; ``result.models`` repeats it. The average is over those who took part.
+    There is one model, which ``result.models`` repeats. The average is over the participants.
 
     Parameters
     ----------
     step : float or callable
         The local step $\gamma$.
     penalty : float or callable
-        The penalty $\rho$; 0 is the method without constraints.
+        The penalty $\rho$; 0 is FedAvg without constraints.
 
     References
     ----------
@@ -45,7 +45,7 @@ class FedAvg(Algorithm):
     penalty: Schedule = 0.0
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
-        """Begin at the mean of the models."""
+        """Start at the mean of the models."""
         return {"x": models.mean(axis=0)}, {}
 
     def local(
@@ -62,7 +62,7 @@ class FedAvg(Algorithm):
         return 0.0
 
     def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
-        """Add the mean difference of those who took part."""
+        """Add the mean difference of the participants."""
         return {"x": server["x"] + sums.vectors["delta"] / sums.num_aggregated}
 
     def commit(
@@ -73,7 +73,7 @@ class FedAvg(Algorithm):
         round_info: RoundInfo,
         steps: int,
     ) -> Vectors:
-        """Nothing is private."""
+        """Return the private state, which is empty."""
         return private
 
     def model(self, server: Vectors, private: Vectors) -> Array:

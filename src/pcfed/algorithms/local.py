@@ -1,4 +1,4 @@
-"""Local: every agent trains alone. What cooperation has to beat."""
+"""Local: every agent trains alone, the baseline that cooperation should beat."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Local(Algorithm):
     sends: ClassVar[tuple[str, ...]] = ()
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
-        """Every agent begins at its own model."""
+        """Start every agent at its own model."""
         return {}, {"x": models.copy()}
 
     def local(
@@ -49,7 +49,7 @@ class Local(Algorithm):
         return Update(sent={}, pending={"x": y})
 
     def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
-        """There is nothing to aggregate."""
+        """Return the server's state, which is empty."""
         return server
 
     def commit(
@@ -68,5 +68,5 @@ class Local(Algorithm):
         return private["x"]
 
     def average(self, server: Vectors) -> None:
-        """Return None: nobody knows the average."""
+        """Return None: the server does not know the average."""
         return

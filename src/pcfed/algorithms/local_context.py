@@ -18,7 +18,7 @@ from pcfed.sampling import BatchSampler, Rows
 from pcfed.sets import SetRows, WarmStart
 
 MAX_LISTED_ROWS = 2**20
-"""Row numbers of all batches of an agent in a round, above which they are not all listed at once."""
+"""Kernels read the row numbers of all batches of a round; above this number, NumPy is used."""
 
 
 class LocalContext:

@@ -13,12 +13,12 @@ $C + w_i + v_i + u_i$, with
 ==========  =================================  ============================
 
 The agent's model is $x_i = C + w_i$, the population average $\bar x = C + \bar w$.
-When constraints bind, C and w_i run apart for ever and only their sum converges: they are float64
-whatever the dtype of the data, and local steps run on the bounded sums.
+When constraints bind, C and w_i grow in opposite directions without bound, and only their sum
+converges: they are float64 whatever the dtype of the data, and local steps use the bounded sums.
 
-``exact=True`` adds two corrections, both of which live with the agent: a multiplier $\lambda_i$ for
-its own constraint (augmented Lagrangian), and SCAFFOLD's control variates. Those have m blocks too,
-of which an agent again adds the same to all but its own:
+``exact=True`` adds two corrections, both kept by the agent: a multiplier $\lambda_i$ for its own
+constraint (augmented Lagrangian), and SCAFFOLD's control variates. Those have m blocks, too, and an
+agent again adds the same vector to all blocks that are not its own:
 
 ===========  ==================================  ==========================================
 ``cv``       control variate of every block      agent; its mean ``cv_mean`` at the server
@@ -28,8 +28,8 @@ of which an agent again adds the same to all but its own:
 ``beta``     $H_i / H$ of its last round         agent; 0 before its first
 ===========  ==================================  ==========================================
 
-In every local step block j moves by $-\gamma\,cu_j/m$ on everybody's account. An agent that was
-away catches up with ``drift``.
+In every local step of any agent, block j moves by $-\gamma\,cu_j/m$. An agent that was absent
+catches up by means of ``drift``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from pcfed.algorithms.base import (
-    CAUTION,
+    STEP_FACTOR,
     Algorithm,
     RoundInfo,
     RunInfo,
@@ -71,9 +71,9 @@ class PCFedAvg(Algorithm):
     Parameters
     ----------
     step : float, callable, "auto" or "theory"
-        The local step $\gamma$; ``"auto"`` is 0.6 over the curvature that local steps usually
-        meet, and falls from round to round where gradients are of batches; ``"theory"`` is the
-        largest that the theorem admits.
+        The local step $\gamma$; ``"auto"`` is 0.6 over the typical curvature of the local losses,
+        and decays if gradients are computed on batches; ``"theory"`` is the largest that the
+        theorem admits.
     penalty : float, callable, "auto" or "theory"
         The penalty $\rho$ on squared infeasibility; ``"theory"`` is $\sqrt R$, and so is
         ``"auto"`` unless exact, for which it is $1.25/(\gamma H)$.
@@ -114,11 +114,11 @@ class PCFedAvg(Algorithm):
         return "PCFedAvg, exact" if self.exact else "PCFedAvg"
 
     def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
-        r"""Return the method with ``"auto"`` and ``"theory"`` replaced by numbers.
+        r"""Return the algorithm with ``"auto"`` and ``"theory"`` replaced by numbers.
 
         Locally the own block meets the curvature $L/m + \sigma + \rho$, of which $\gamma$ times
         must stay below 2: ``"auto"`` takes $\gamma (L/m + \sigma/2) = 0.6$. With
-        $\gamma \rho H = 1.25$ the penalty of the exact method moves a model by a good part of its
+        $\gamma \rho H = 1.25$ the penalty of the exact variant moves a model by a good part of its
         excess in a round; twice as much makes multipliers swing. For one or two local steps
         $\gamma \rho = 0.4$.
         """
@@ -130,7 +130,7 @@ class PCFedAvg(Algorithm):
             if penalty == "auto":
                 raise ValueError(
                     'PCFedAvg: penalty must be a number or "theory" where step is "theory", got '
-                    '"auto"; take the same word for both.'
+                    '"auto"; use the same keyword for both.'
                 )
             step = problem.largest_step(largest_value(name, penalty, rounds), max_local_steps)
             return replace(self, step=step, penalty=penalty)
@@ -142,10 +142,10 @@ class PCFedAvg(Algorithm):
             return replace(self, penalty=penalty)
         usual = typical_smoothness(problem, run_info) / problem.m + problem.sigma / 2
         if penalty == "auto":
-            step = CAUTION / usual
+            step = STEP_FACTOR / usual
             penalty = share / step
         else:
-            step = CAUTION / (usual + largest_value(name, penalty, rounds))
+            step = STEP_FACTOR / (usual + largest_value(name, penalty, rounds))
         return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
@@ -178,7 +178,7 @@ class PCFedAvg(Algorithm):
         return Update(sent={"v": v, "u": u}, pending=kept)
 
     def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
-        """Add the mean updates; who was absent did zero steps, so means divide by m."""
+        """Add the mean updates; an absent agent took zero steps, so means divide by m."""
         m = round_info.m
         v, u = sums.vectors["v"] / m, sums.vectors["u"] / m
         new: dict[str, Array] = {"C": server["C"] + v, "w_mean": server["w_mean"] + u / m}
@@ -202,7 +202,7 @@ class PCFedAvg(Algorithm):
         round_info: RoundInfo,
         steps: int,
     ) -> Vectors:
-        """Add the agent's own part of the round to its offset and its corrections."""
+        """Add the own part of the update to the agent's offset and its corrections."""
         m = round_info.m
         u, w = pending["u"], self._offset(received, private)
         add_quotient(w, u, m)
@@ -233,7 +233,7 @@ class PCFedAvg(Algorithm):
         return server["C"] + self._offset(server, private)
 
     def _offset(self, server: Vectors, private: Vectors) -> Array:
-        """Return w_i, with what the agent's block got while it was away."""
+        """Return w_i, including what was added to the agent's block while it was absent."""
         if not self.exact:
             return private["w"]
         return private["w"] - (server["drift"] - private["seen"]) * private["cu"]
@@ -262,7 +262,7 @@ def _corrections(
     round_info: RoundInfo,
     multiplier: Array,
 ) -> Corrections:
-    """Gather what the local steps of the exact method need."""
+    """Return what the exact variant adds to the local steps."""
     shift = round_info.step / round_info.m
     return Corrections(
         every=context.rows(received["cv_mean"] - private["cv"]),

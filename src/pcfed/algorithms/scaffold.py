@@ -23,7 +23,7 @@ class Scaffold(Algorithm):
 
     An agent corrects its gradients by $c - c_i$, and after the round sets
     $c_i \leftarrow c_i - c + (x - y_i)/(H \gamma)$ (option II). The model is averaged over
-    those who took part, c over all m.
+    the participants, c over all m agents.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Scaffold(Algorithm):
         positive("Scaffold: server_step", self.server_step)
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
-        """Begin at the mean of the models with no corrections."""
+        """Start at the mean of the models, without corrections."""
         x = models.mean(axis=0)
         return {"x": x, "c": np.zeros_like(x)}, {"c": np.zeros_like(models)}
 
@@ -72,7 +72,7 @@ class Scaffold(Algorithm):
         return Update(sent={"delta": delta, "delta_c": delta_c}, pending={"delta_c": delta_c})
 
     def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
-        """Add the mean difference of those who took part, and move c by the sum over m."""
+        """Add the mean difference of the participants, and move c by the sum over m."""
         return {
             "x": server["x"] + self.server_step * sums.vectors["delta"] / sums.num_aggregated,
             "c": server["c"] + sums.vectors["delta_c"] / round_info.m,

@@ -9,8 +9,8 @@ from typing import Literal
 from pcfed.validation import positive, real
 
 Schedule = float | Callable[[int], float] | Literal["auto", "theory"]
-"""A number, a function of the round's index (from 0), a good choice for the problem, or what the
-theorem asks for (PC-FedAvg)."""
+"""A number, a function of the round's index (from 0), or a keyword: ``"auto"`` for a choice that
+suits the problem, ``"theory"`` for what the theorem requires (PC-FedAvg)."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,22 @@ class Power:
 
 
 def decaying(first: float) -> Power:
-    r"""Return the schedule $\text{first} \cdot (1 + r/20)^{-1/2}$: the noise of batches dies out.
+    r"""Return the schedule $\text{first} \cdot (1 + r/20)^{-1/2}$: the noise of batches fades.
 
     Parameters
     ----------
     first : float
         The value in the first round.
     """
-    return Power(offset=STEADY, exponent=-0.5, scale=first * STEADY**0.5)
+    return Power(offset=CONSTANT_ROUNDS, exponent=-0.5, scale=first * CONSTANT_ROUNDS**0.5)
 
 
-STEADY = 20.0
-"""Rounds after which a decaying step begins to fall."""
+CONSTANT_ROUNDS = 20.0
+"""Rounds during which a decaying step is nearly constant."""
 
 
 def check_schedule(where: str, schedule: object, *, zero: bool, keywords: Collection[str]) -> None:
-    """Raise unless ``schedule`` is a number in range, a function, or a word that is allowed.
+    """Raise unless ``schedule`` is a number in range, a function, or a keyword that is allowed.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def check_schedule(where: str, schedule: object, *, zero: bool, keywords: Collec
     zero : bool
         Whether 0 is allowed.
     keywords : collection of str
-        What it may be instead of a number.
+        The values that are not numbers.
     """
     if callable(schedule) or (isinstance(schedule, str) and schedule in keywords):
         return

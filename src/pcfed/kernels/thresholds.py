@@ -174,7 +174,7 @@ def _ordered(q: int, positive: int) -> int:
 
 @_loop
 def _neighbours(x: Array, is_ball: bool, theta: float, below: float) -> Pair:
-    """Return the smallest number above θ, else inf, and the largest below or at θ, else ``below``."""
+    """Return the smallest number > θ, else inf, and the largest that is ≤ θ, else ``below``."""
     kind = unsigned_type(x)
     over = under = every = kind(~kind(0))  # distances from θ; on its other side they wrap around
     positive = kind(every >> kind(1))

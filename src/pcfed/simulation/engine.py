@@ -1,9 +1,9 @@
 """One round of any algorithm, and the metrics of a state, in this process.
 
-A round is atomic. Agents compute updates from the state before it, in groups (`pcfed.simulation.plan`).
-The updates that are finite are summed one after the other, in an order that depends neither on the
-number of workers nor on the groups. Then the server aggregates, and the agents whose updates were
-accepted commit theirs.
+A round is atomic. Agents compute updates from the state before it, in groups
+(`pcfed.simulation.plan`). The updates that are finite are summed one after the other, in an order
+that depends neither on the number of workers nor on the groups. Then the server aggregates, and the
+agents whose updates were accepted commit theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records as rows of a journal: the history of a run that does not fit, or need not fit, in memory."""
+"""Records as rows of a journal, for histories that are not kept in memory."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ class Plan:
         share = self._participation
         if isinstance(share, (bool, str)):
             raise ValueError(
-                f"run: participation must be a fraction, a number or lists of absent agents, got {share!r}; "
-                "give 0.5 for half of the agents, or 2 for two of them."
+                f"run: participation must be a fraction, a number or lists of absent agents, got "
+                f"{share!r}; give 0.5 for half of the agents, or 2 for two of them."
             )
         if isinstance(share, (float, np.floating)):
             if not 0 < share <= 1:

@@ -18,8 +18,8 @@ class FileError(OSError):
     def __init__(self, path: Path, error: OSError) -> None:
         self.strerror = error.strerror or type(error).__name__
         super().__init__(
-            f"{path} could not be written: {self.strerror}; its earlier contents are unchanged. Free "
-            "disk space or fix the permissions, then rerun the command."
+            f"{path} could not be written: {self.strerror}; its earlier contents are unchanged. "
+            "Free disk space or fix the permissions, then rerun the command."
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pcfed.algorithms import Algorithm, Local, PCFedAvg
-from pcfed.algorithms.base import CAUTION
+from pcfed.algorithms.base import STEP_FACTOR
 from pcfed.problem import Problem
 from pcfed.simulation import Evaluation
 from pcfed.storage.saved import Metadata, SavedJson, Upgrades
@@ -41,7 +41,7 @@ def with_trial_step(algorithm: Algorithm, problem: Problem, num_halvings: int = 
         return algorithm
     averages_models = isinstance(algorithm, PCFedAvg)
     curvature = 1 / problem.m + problem.sigma / 2 if averages_models else 1.0
-    return replace(algorithm, step=CAUTION / curvature / 2**num_halvings)
+    return replace(algorithm, step=STEP_FACTOR / curvature / 2**num_halvings)
 
 
 def local_algorithm(problem: Problem, algorithm: Algorithm, num_halvings: int) -> Local:
