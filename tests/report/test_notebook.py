@@ -10,6 +10,7 @@ from playwright.sync_api import Browser
 
 from pcfed import Agent, PCFedAvg, Problem, certify, run
 from pcfed.losses import LeastSquares
+from pcfed.losses.kinds import MODEL_KINDS
 from pcfed.notebook import html_table
 from pcfed.sets import L1Ball
 from pcfed.training import TrainedModels
@@ -32,7 +33,7 @@ def test_every_object_shows_a_table_of_its_agents(problem):
     result = run(problem, PCFedAvg(step=0.1, penalty=1.0), rounds=2)
     certificate = certify(problem, result)
     given = TrainedModels(
-        "least-squares",
+        MODEL_KINDS["least-squares"],
         (HOSTILE,),
         ("x", "y", "z"),
         None,

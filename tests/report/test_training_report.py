@@ -26,7 +26,7 @@ from pcfed.report.training_charts import (
 from pcfed.report.training_report import compared_settings, run_metrics, runs_by_title
 from pcfed.training import prepare
 from pcfed.training.example import write_example
-from pcfed.training.saved import SavedRun, open_run
+from pcfed.training.saved_run import SavedRun, open_run
 from tests.report.conftest import HOSTILE
 from tests.report.test_browser import WIDTHS, draw_all, opened
 from tests.report.test_page import ParsedPage
@@ -183,9 +183,9 @@ def test_the_commands(folder: Path, tmp_path: Path):
 
 
 WRONG = {
-    "nothing there": (["report", "nowhere"], "must be the folder of a training, got none"),
+    "nothing there": (["report", "nowhere"], "must be the run directory of a training, but has no"),
     "only one": (["compare", "exact"], "give at least two run directories, got exact"),
-    "one is none": (["compare", "exact", "data"], "data must be the folder of a training"),
+    "one is none": (["compare", "exact", "data"], "data must be the run directory of a training"),
 }
 
 
@@ -202,12 +202,20 @@ def test_errors_are_one_sentence(name: str, folder: Path):
 @pytest.mark.parametrize(
     ("file", "content", "expected"),
     [
-        ("config.json", "[1]", "must say what is trained"),
-        ("config.json", '{"format": 1, "config": {}, "versions": 3}', "must say what is trained"),
-        ("config.json", '{"format": 1, "config": {}, "versions": {}}', r"model\.kind is missing"),
-        ("history.jsonl", "{}\n", "must have one record a line"),
-        ("outcome.json", "{}", "must say what came of a training"),
-        ("models.npz", "{}", "must hold the models of a finished training"),
+        ("config.json", "[1]", r"config.json is not a valid description of a training"),
+        (
+            "config.json",
+            '{"format": 1, "config": {}, "versions": 3}',
+            r"config.json is not a valid description of a training",
+        ),
+        (
+            "config.json",
+            '{"format": 1, "digest": "", "config": {}, "versions": {}}',
+            r"model\.kind is missing",
+        ),
+        ("history.jsonl", "{}\n", "must have one record per line"),
+        ("outcome.json", "{}", "is not a valid training summary"),
+        ("models.npz", "{}", "is not a valid file of trained models"),
     ],
 )
 def test_damaged_folders_are_refused(file, content, expected, folder: Path, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Folders of trainings with anything in them: one sentence, or the same numbers as ever."""
+"""Run directories with damaged files: one sentence, or the same numbers as without damage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ JSON = st.recursive(
 
 @pytest.fixture(scope="module")
 def trained() -> Iterator[tuple[Path, Result]]:
-    """A folder with a training of six rounds, and the result of nine."""
+    """A run directory with six rounds, and the result of nine."""
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         path = folder_with(folder, config=CONFIG)
@@ -48,7 +48,7 @@ def trained() -> Iterator[tuple[Path, Result]]:
 
 
 def damaged(content: bytes, draw: st.DataObject) -> bytes | None:
-    """Something else in the place of a file; None for no file."""
+    """Return other contents for a file; None to delete it."""
     kind = draw.draw(st.sampled_from(["nothing", "bytes", "cut", "flip", "json", "longer"]))
     if kind == "nothing":
         return None
@@ -69,7 +69,7 @@ def damaged(content: bytes, draw: st.DataObject) -> bytes | None:
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(draw=st.data(), names=st.sets(st.sampled_from(FILES), min_size=1, max_size=3))
-def test_a_folder_with_anything_in_it(trained, draw, names):
+def test_damaged_run_directories(trained, draw, names):
     folder, whole = trained
     with tempfile.TemporaryDirectory() as home:
         place = Path(home) / "place"
@@ -82,12 +82,12 @@ def test_a_folder_with_anything_in_it(trained, draw, names):
             else:
                 file.write_bytes(content)
         outside = {f: f.read_bytes() for f in place.glob("*") if f.is_file()}
-        said = ""
+        message = ""
         try:
             same(prepare(place / "train.toml", place / "run").run(), whole)
         except (ValueError, FileError) as error:
-            said = str(error)
-        assert "\n" not in said
-        assert len(said) < 600 + 4 * len(home)
+            message = str(error)
+        assert "\n" not in message
+        assert len(message) < 600 + 4 * len(home)
         assert {f: f.read_bytes() for f in place.glob("*") if f.is_file()} == outside
         assert [path.name for path in Path(home).iterdir()] == ["place"]

@@ -268,7 +268,7 @@ DATA = {
     ),
     "three labels": (
         {**shared('"softmax"', '"logistic"'), **rows("1,2,a", "1,2,c")},
-        "logistic needs two labels, got 'a', 'b', 'c'; take model.kind = \"softmax\"",
+        "logistic takes at most 2 labels, got 'a', 'b', 'c'; take model.kind = \"softmax\"",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""What a person sees of a training: bars and distances on a terminal, a table at its end."""
+"""The display of a training: bars and distances on a terminal, a table at its end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def shown(renderable) -> str:
     return console.export_text()
 
 
-def test_of_few_agents_all_are_shown_in_their_order():
+def test_few_agents_are_all_shown_in_their_order():
     text = shown(distance_table(["north", "south", "[b]west"], [1e-9, 0.25, 0.0]))
     seen = " ".join(text.split())
     assert seen == "north inside its set south 0.25 outside its set [b]west inside its set"
 
 
-def test_of_many_agents_the_worst_are_shown():
+def test_with_many_agents_the_worst_are_shown():
     far = [0.0] * 90 + [0.01 * k for k in range(1, 11)]
     lines = shown(distance_table([f"agent {i}" for i in range(100)], far)).strip().splitlines()
     assert [line.split()[:3] for line in lines[:5]] == [
@@ -46,7 +46,7 @@ def row(**changes) -> AgentOutcome:
         "constraint": "L1Ball(radius=5.0)",
         "used": 4.98,
         "budget": 5.0,
-        "moved": 0.02,
+        "infeasibility": 0.02,
         "distance": 0.3,
         "score": 0.91,
         "average_score": 0.5,
@@ -56,20 +56,23 @@ def row(**changes) -> AgentOutcome:
 
 
 def test_the_table_at_the_end():
-    rows = (row(), row(agent="[red]", constraint="x" * 99, used=None, budget=None, moved=1e-12))
+    rows = (
+        row(),
+        row(agent="[red]", constraint="x" * 99, used=None, budget=None, infeasibility=1e-12),
+    )
     outcome = Outcome("finished", 9, "accuracy", rows, 0.5, 0.005, 0.01, None)
     text = shown(agent_table(outcome))
     assert "4.98 of 5" in text
     assert "<1e-9" in text
     assert "[red]" in text
-    assert "alone" not in text.splitlines()[1]  # nobody has such a score
+    assert "alone" not in text.splitlines()[1]  # no agent has such a score
     assert "own, average, alone: accuracy on held-out rows" in text
     assert certificate(outcome).endswith("at most 0.005 (1 %) above the optimum.")
     open_ended = Outcome("finished", 9, "accuracy", rows, 0.5, None, None, "no bound")
     assert certificate(open_ended) == "No certificate: no bound."
 
 
-def test_a_terminal_shows_loss_time_left_and_who_is_outside(tmp_path):
+def test_a_terminal_shows_the_loss_the_time_left_and_agents_outside_their_sets(tmp_path):
     folder_with(tmp_path, config=CONFIG.replace("rounds = 20", "rounds = 400"))
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
@@ -91,7 +94,7 @@ def test_a_terminal_shows_loss_time_left_and_who_is_outside(tmp_path):
     assert "every agent alone, for comparison" in text
 
 
-def test_elsewhere_it_is_quiet(tmp_path):
+def test_without_a_terminal_nothing_is_shown(tmp_path):
     folder_with(tmp_path, config=CONFIG)
     done = subprocess.run(LINE, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0

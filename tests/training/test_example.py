@@ -19,9 +19,9 @@ def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
     job = prepare(config, tmp_path / "run")
     result = job.run()
     assert result.status == "finished"
-    assert not job.made.warnings
+    assert not job.setup.warnings
     assert result.history[-1].infeasibility.max() < 1e-3
-    given = TrainedModels.load(job.folder.models)
+    given = TrainedModels.load(job.directory.models)
     harbour, hillside, market, riverside, university = given.models
     assert np.abs(harbour).sum() == pytest.approx(1, rel=1e-3)
     assert np.abs(hillside).max() == pytest.approx(0.4, rel=1e-3)

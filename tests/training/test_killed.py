@@ -1,4 +1,4 @@
-"""A real `pcfed train`, killed at random moments, goes on to the bits of one that was not."""
+"""A real `pcfed train`, killed at random moments, resumes to the bits of one that was not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pcfed.training import prepare
 from tests.simulation.test_run import same
 
 KILLS = 10
-"""In each of five trainings."""
+"""Kills of each training."""
 
 CONFIG = """
 [model]
@@ -68,7 +68,7 @@ def folder_of(folder: Path, algorithm: str) -> Path:
 
 
 def progress(run: Path) -> int:
-    """When the last checkpoint was written; 0 if there is none, be it for the moment."""
+    """Return when the last checkpoint was written; 0 if there is none at the moment."""
     try:
         return (run / "checkpoint.npz").stat().st_mtime_ns
     except FileNotFoundError:

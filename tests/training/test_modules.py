@@ -14,7 +14,7 @@ import torch
 
 from pcfed import read_journal
 from pcfed.training import Outcome, TrainedModels, load_config, prepare, read_config
-from pcfed.training.step_search import MOST, Halvings
+from pcfed.training.step_search import MAX_HALVINGS, StepHalvings
 from pcfed.training.trackers import open_trackers
 from tests.simulation.test_run import same
 
@@ -82,8 +82,8 @@ def test_it_learns_and_every_layer_keeps_to_its_set(tmp_path):
     job = prepare(folder_of(tmp_path), tmp_path / "run", allow_import=True)
     result = job.run()
     assert result.status == "finished"
-    given = TrainedModels.load(job.folder.models)
-    assert (given.kind, given.module) == ("torch", "my_models:Net")
+    given = TrainedModels.load(job.directory.models)
+    assert (given.kind.name, given.module) == ("torch", "my_models:Net")
     assert given.layout == {
         "first.weight": (8, 2),
         "first.bias": (8,),
@@ -93,8 +93,8 @@ def test_it_learns_and_every_layer_keeps_to_its_set(tmp_path):
     north = given.parts("north")
     assert np.abs(north["first.weight"]).sum() <= 2 * (1 + 1e-12)
     assert np.abs(north["second.bias"]).max() <= 0.1
-    outcome = Outcome.load(job.folder.outcome)
-    assert outcome.measure == "accuracy"
+    outcome = Outcome.load(job.directory.outcome)
+    assert outcome.score_name == "accuracy"
     assert outcome.reason == "the loss of north is not convex"
     assert outcome.agents[1].local_score > 0.7  # most points are on one side: about 0.5
     assert result.history[-1].loss < 0.9 * result.start.loss
@@ -128,36 +128,36 @@ def test_numbers_and_any_kind_of_output(tmp_path):
         (tmp_path / f"{name}.csv").write_text("a,c,b\n" + rows)
     job = prepare(path, tmp_path / "run", allow_import=True)
     job.run()
-    given = TrainedModels.load(job.folder.models)
+    given = TrainedModels.load(job.directory.models)
     np.testing.assert_allclose(given.average, [2, -1, 1], atol=1e-3)
-    outcome = Outcome.load(job.folder.outcome)
-    assert outcome.measure == "loss"
+    outcome = Outcome.load(job.directory.outcome)
+    assert outcome.score_name == "loss"
     assert outcome.agents[0].score < 1e-4
 
 
 def explosive(folder):
-    """A module whose outputs are so large that the first steps explode."""
+    """A module whose outputs are so large that the first steps diverge."""
     net = NET.replace("return self.second(", "return 30 * self.second(")
     return folder_of(folder, CONFIG.replace("rounds = 60", "rounds = 25"), net)
 
 
-def test_steps_that_explode_are_halved_and_told(tmp_path):
-    told = []
+def test_steps_that_diverge_are_halved_with_a_message(tmp_path):
+    messages = []
     job = prepare(explosive(tmp_path), tmp_path / "run", allow_import=True)
     with open_trackers(job, csv=tmp_path / "history.csv") as tracking:
-        result = job.run(tell=told.append, callbacks=[tracking.watch])
+        result = job.run(notify=messages.append, callbacks=[tracking.on_evaluation])
     assert result.status == "finished"
-    assert told
-    assert all("the training begins again with half the step, " in each for each in told)
-    assert job.folder.halvings.number == len(told)
+    assert messages
+    assert all("the training restarts with half the step, " in each for each in messages)
+    assert job.directory.halvings.load() == len(messages)
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert log.count("half the step") == len(told)
-    history = read_journal(job.folder.history)
+    assert log.count("half the step") == len(messages)
+    history = read_journal(job.directory.history)
     assert [record.round for record in history] == [*range(1, 26)]
     lines = (tmp_path / "history.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines[1:]] == [str(k) for k in range(1, 26)]
     assert max(record.loss for record in history) <= 10 * result.start.loss
-    steps = [float(each.split("half the step, ")[1].rstrip(".")) for each in told]
+    steps = [float(each.split("half the step, ")[1].rstrip(".")) for each in messages]
     assert np.allclose(np.array(steps[:-1]) / steps[1:], 2, rtol=0.01)
 
 
@@ -183,34 +183,34 @@ def test_killed_while_it_tries_steps_it_goes_on_to_the_same_bits(tmp_path):
 
 def test_the_file_of_halvings(tmp_path):
     old = [tmp_path / "checkpoint.npz", tmp_path / "history.jsonl"]
-    halvings = Halvings(tmp_path / "steps.json", tuple(old))
-    assert halvings.number == 0
+    halvings = StepHalvings(tmp_path / "steps.json", tuple(old))
+    assert halvings.load() == 0
     for file in old:
         file.touch()
     (tmp_path / "steps.json").write_text('{"halvings": 2, "begun": false}')  # killed there
-    assert halvings.number == 2
+    assert halvings.load() == 2
     assert not any(file.exists() for file in old)
     old[0].touch()
-    assert halvings.number == 2
+    assert halvings.load() == 2
     assert old[0].exists()  # it is of the training with this step
     for text in (
         "{",
         "[]",
         '{"halvings": -1}',
         '{"halvings": true}',
-        f'{{"halvings": {MOST + 1}}}',
+        f'{{"halvings": {MAX_HALVINGS + 1}}}',
     ):
         (tmp_path / "steps.json").write_text(text)
-        with pytest.raises(ValueError, match="must say how often the step was halved, and is dam"):
-            _ = halvings.number
+        with pytest.raises(ValueError, match=r"steps.json is not a valid count of step halvings"):
+            halvings.load()
 
 
 def test_the_start_belongs_to_the_seed(tmp_path):
     path = folder_of(tmp_path)
-    first, again = (prepare(path, tmp_path / "run", allow_import=True).made.start for _ in "ab")
+    first, again = (prepare(path, tmp_path / "run", allow_import=True).setup.start for _ in "ab")
     assert np.array_equal(first, again)
     path.write_text(CONFIG.replace("[training]", "[training]\nseed = 1"))
-    other = prepare(path, tmp_path / "run", allow_import=True).made.start
+    other = prepare(path, tmp_path / "run", allow_import=True).setup.start
     assert not np.array_equal(first, other)
     torch.manual_seed(7)
     before = torch.random.get_rng_state()

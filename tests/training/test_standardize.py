@@ -70,13 +70,13 @@ def solved(intercept):
 def test_the_optimum_is_that_of_a_solver_in_the_coordinates_of_the_data(intercept, tmp_path):
     job = prepare(config(tmp_path, intercept), tmp_path / "run")
     job.run()
-    given, best = TrainedModels.load(job.folder.models).models, solved(intercept)
+    given, best = TrainedModels.load(job.directory.models).models, solved(intercept)
     units = np.append(1 / SIZES, 1.0 if intercept else [])
     error = np.abs((given - best) / units).max() / np.abs(best / units).max()
     assert error < 1e-5
     for x, convex in zip(given, PARSED.values(), strict=True):
         assert convex.distance(x[:3]) <= 1e-14 * np.abs(x).max()
-    outcome = Outcome.load(job.folder.outcome)
+    outcome = Outcome.load(job.directory.outcome)
     assert outcome.relative_gap is None or outcome.relative_gap < 0.01
     north = outcome.agents[0]
     assert north.constraint == "L1Ball(radius=0.5)"
@@ -85,11 +85,11 @@ def test_the_optimum_is_that_of_a_solver_in_the_coordinates_of_the_data(intercep
 
 def test_without_it_such_columns_are_hopeless_and_a_warning_says_so(tmp_path):
     job = prepare(config(tmp_path, False, standardize=False), tmp_path / "run")
-    (warning,) = job.made.warnings
+    (warning,) = job.setup.warnings
     assert "'a' is about" in warning
     assert warning.endswith("set data.standardize = true.")
     job.run()
-    given, best = TrainedModels.load(job.folder.models).models, solved(False)
+    given, best = TrainedModels.load(job.directory.models).models, solved(False)
     assert np.abs((given - best) * SIZES).max() > 0.5 * np.abs(best * SIZES).max()
 
 
@@ -142,10 +142,10 @@ def test_softmax_with_intercept_and_blocks(tmp_path):
     text = text.replace('"softmax"', '"softmax"\nintercept = true') + "[training]\nrounds = 60\n"
     job = prepare(folder_with(tmp_path, config=text), tmp_path / "run")
     job.run()
-    given = TrainedModels.load(job.folder.models)
+    given = TrainedModels.load(job.directory.models)
     assert np.abs(given.models[0, :2]).sum() <= 0.1
-    assert isinstance(job.made.constraints[1], WholeSpace)
-    row = Outcome.load(job.folder.outcome).agents[0]
+    assert isinstance(job.setup.constraints[1], WholeSpace)
+    row = Outcome.load(job.directory.outcome).agents[0]
     assert row.used == np.abs(given.models[0, :2]).sum()
 
 

@@ -1,4 +1,4 @@
-"""`pcfed train`: trains, goes on, refuses what is not its own, and says so in a sentence."""
+"""`pcfed train`: trains, resumes, and refuses files of something else in one sentence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(folder, *arguments, name="train"):
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=wide)
 
 
-def test_the_command_trains_and_says_what_came_out(tmp_path):
+def test_the_command_trains_and_prints_a_summary(tmp_path):
     folder_with(tmp_path, config=CONFIG)
     done = command(tmp_path, "train.toml")
     assert done.returncode == 0, done.stderr
@@ -59,13 +59,15 @@ def test_the_command_trains_and_says_what_came_out(tmp_path):
     same(result, prepare(tmp_path / "train.toml", tmp_path / "again").run())
 
 
-def test_more_rounds_go_on_where_it_was(tmp_path):
+def test_more_rounds_resume_from_the_checkpoint(tmp_path):
     path = folder_with(tmp_path, config=CONFIG)
     prepare(path, tmp_path / "run").run()
     path.write_text(CONFIG.replace("rounds = 30", "rounds = 45"))
-    seen = []
-    longer = prepare(path, tmp_path / "run").run(callbacks=[lambda e: seen.append(e.record.round)])
-    assert seen == [*range(31, 46)]
+    rounds = []
+    longer = prepare(path, tmp_path / "run").run(
+        callbacks=[lambda e: rounds.append(e.record.round)]
+    )
+    assert rounds == [*range(31, 46)]
     same(longer, prepare(path, tmp_path / "other").run())
 
 
@@ -86,17 +88,17 @@ REFUSED = {
     ),
     "damaged": (
         lambda path, run: (run / "config.json").write_text("{"),
-        "must be the configuration of a training, and is damaged",
+        "config.json is not a valid description of a training: it is not JSON",
     ),
     "another version": (
         lambda path, run: (run / "config.json").write_text('{"format": 9, "digest": ""}'),
-        "has format 9, and this version of pcfed reads 1",
+        "it has format 9, and this version reads 1",
     ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_folder_of_something_else_is_refused_and_left_alone(name, tmp_path):
+def test_a_directory_of_something_else_is_refused_and_unchanged(name, tmp_path):
     path, run = folder_with(tmp_path, config=CONFIG), tmp_path / "run"
     prepare(path, run).run()
     change, expected = REFUSED[name]
@@ -125,7 +127,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_second_process_is_told(tmp_path):
+def test_a_second_process_is_refused(tmp_path):
     path = folder_with(tmp_path, config=CONFIG)
     prepare(path, tmp_path / "run").run()
     with exclusive_lock(tmp_path / "run" / "lock"):
@@ -134,7 +136,7 @@ def test_a_second_process_is_told(tmp_path):
     assert f"another process ({os.getpid()}) is using these files" in done.stderr
 
 
-def test_a_folder_without_room_is_reported(tmp_path):
+def test_a_full_disk_is_reported(tmp_path):
     folder_with(tmp_path, config=CONFIG)
     line = f"ulimit -f 4; exec {sys.executable} -m pcfed train train.toml"
     done = subprocess.run(
@@ -142,31 +144,33 @@ def test_a_folder_without_room_is_reported(tmp_path):
     )
     assert done.returncode == 2
     assert "could not be written: File too large; its earlier contents are unchanged" in done.stderr
-    assert command(tmp_path, "train.toml").returncode == 0  # there is room again
+    assert command(tmp_path, "train.toml").returncode == 0  # with enough space
     result = Result.load(tmp_path / "runs" / "train" / "result.npz")
     same(result, prepare(tmp_path / "train.toml", tmp_path / "other").run())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_finish_the_round_and_say_how_to_go_on(number, tmp_path):
+def test_signals_finish_the_round_and_print_how_to_resume(number, tmp_path):
     folder_with(tmp_path, config=CONFIG.replace("rounds = 30", "rounds = 100000"))
     line = [sys.executable, "-m", "pcfed", "train", "train.toml", "--out", "my run"]
     with subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        history = tmp_path / "my run" / "checkpoint.npz"
-        while not history.exists():
+        checkpoint = tmp_path / "my run" / "checkpoint.npz"
+        while not checkpoint.exists():
             assert process.poll() is None
         process.send_signal(number)
-        said = process.stderr.read()
+        message = process.stderr.read()
     assert process.returncode == 130
-    assert "all are saved. Resume with: pcfed train train.toml --out 'my run'" in said
+    assert "all are saved. Resume with: pcfed train train.toml --out 'my run'" in message
 
 
-def test_refusals_are_told_and_logged(tmp_path):
+def test_refusals_are_shown_and_logged(tmp_path):
     config = CONFIG.replace("save_every", "norm_limit = 1e-12\nmax_refusals = 5\nsave_every")
-    told = []
-    result = prepare(folder_with(tmp_path, config=config), tmp_path / "run").run(tell=told.append)
+    messages = []
+    result = prepare(folder_with(tmp_path, config=config), tmp_path / "run").run(
+        notify=messages.append
+    )
     assert result.status == "diverged"
     assert len(result.refusals) == 6
-    assert "is above the limit 1e-12" in told[0]
+    assert "is above the limit 1e-12" in messages[0]
     assert "diverged" in (tmp_path / "run" / "log.txt").read_text()
     assert np.all(result.models == 0)

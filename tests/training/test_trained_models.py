@@ -1,4 +1,4 @@
-"""The models that a training hands out: in their sets, the same from file, right predictions."""
+"""Trained models are feasible, survive saving and loading, and predict as their losses do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIGS |= {
 
 
 def trained(folder: Path, name: str = "least-squares") -> tuple[TrainedModels, Path]:
-    """Train, and return what is handed out and where it is."""
+    """Train, and return the models and the path of their file."""
     prepare(folder_with(folder, config=CONFIGS[name]), folder / "run").run()
     path = folder / "run" / "models.npz"
     return TrainedModels.load(path), path
@@ -36,47 +36,47 @@ def trained(folder: Path, name: str = "least-squares") -> tuple[TrainedModels, P
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_predictions_are_those_of_the_losses(name, tmp_path):
-    given = trained(tmp_path, name)[0]
-    made = prepare(tmp_path / "train.toml", tmp_path / "other").made
+    models = trained(tmp_path, name)[0]
+    setup = prepare(tmp_path / "train.toml", tmp_path / "other").setup
     X = np.random.default_rng(0).normal(size=(50, 2))
-    assert given.intercept == ("intercept" in name)
-    assert given.shape == made.problem.shape
-    for i, agent in enumerate(made.problem.names):
-        expected = made.problem.agents[i].loss.predict(given.models[i], X)
-        if given.labels is not None:
-            expected = np.array(given.labels)[expected]
-            likely = given.probabilities(agent, X)
-            assert np.allclose(likely.sum(axis=1), 1)
-            assert (np.array(given.labels)[likely.argmax(axis=1)] == expected).all()
-        assert np.array_equal(given.predict(agent, X), expected)
-    assert np.array_equal(given.model("average"), given.models.mean(axis=0))
+    assert models.intercept == ("intercept" in name)
+    assert models.shape == setup.problem.shape
+    for i, agent in enumerate(setup.problem.names):
+        expected = setup.problem.agents[i].loss.predict(models.models[i], X)
+        if models.labels is not None:
+            expected = np.array(models.labels)[expected]
+            probabilities = models.probabilities(agent, X)
+            assert np.allclose(probabilities.sum(axis=1), 1)
+            assert (np.array(models.labels)[probabilities.argmax(axis=1)] == expected).all()
+        assert np.array_equal(models.predict(agent, X), expected)
+    assert np.array_equal(models.model("average"), models.models.mean(axis=0))
 
 
 def test_models_are_in_their_sets(tmp_path):
     config = CONFIGS["least-squares"].replace("l1 = 5", "l1 = 0.25")
-    job = prepare(folder_with(tmp_path, config=config), tmp_path / "run")
-    result = job.run()
-    given = TrainedModels.load(job.folder.models)
-    assert np.abs(given.models[0]).sum() <= 0.25 * (1 + 1e-12)
-    assert np.array_equal(given.models[1], result.models[1])  # it has no set to move into
+    trainer = prepare(folder_with(tmp_path, config=config), tmp_path / "run")
+    result = trainer.run()
+    models = TrainedModels.load(trainer.directory.models)
+    assert np.abs(models.models[0]).sum() <= 0.25 * (1 + 1e-12)
+    assert np.array_equal(models.models[1], result.models[1])  # it has no constraint
 
 
 def test_mistakes_are_sentences(tmp_path):
-    given, path = trained(tmp_path)
+    models, path = trained(tmp_path)
     with pytest.raises(ValueError, match="got 'nort'; did you mean 'north'"):
-        given.model("nort")
+        models.model("nort")
     with pytest.raises(ValueError, match=r"must have 2 columns, got shape \(1, 3\)"):
-        given.predict("north", np.ones((1, 3)))
+        models.predict("north", np.ones((1, 3)))
     with pytest.raises(ValueError, match="must be of a classification, got least-squares"):
-        given.probabilities("north", np.ones((1, 2)))
+        models.probabilities("north", np.ones((1, 2)))
     path.write_text(NORTH)
-    with pytest.raises(ValueError, match="must hold the models of a finished training, but File"):
+    with pytest.raises(ValueError, match="is not a valid file of trained models: File"):
         TrainedModels.load(path)
-    with pytest.raises(ValueError, match=r"but it cannot be read \(No such file"):
+    with pytest.raises(ValueError, match=r"models: it cannot be read \(No such file"):
         TrainedModels.load(tmp_path / "nothing.npz")
 
 
-ABOUT = {
+METADATA = {
     "format": 1,
     "kind": "softmax",
     "names": ["north", "south"],
@@ -90,25 +90,28 @@ ARRAYS = {"models": np.ones((2, 2)), "average": np.ones(2)}
 
 @settings(max_examples=200, deadline=None)
 @given(
-    key=st.sampled_from(sorted(ABOUT)),
+    key=st.sampled_from(sorted(METADATA)),
     value=JSON | st.sampled_from([[1, 2], [2**70, 1], ["a", "a"], [["w", [2]]], "torch", 1]),
-    gone=st.booleans(),
+    missing=st.booleans(),
 )
-def test_a_file_that_says_anything_is_read_or_refused_in_a_sentence(key, value, gone):
-    about = {name: each for name, each in (ABOUT | {key: value}).items() if not gone or name != key}
+def test_any_metadata_are_read_or_refused_in_one_sentence(key, value, missing):
+    metadata = METADATA | {key: value}
+    if missing:
+        del metadata[key]
     with tempfile.TemporaryDirectory() as home:
         path = Path(home) / "models.npz"
-        save_arrays(path, about, ARRAYS)
-        said, found = "", None
+        save_arrays(path, metadata, ARRAYS)
+        message, loaded = "", None
         try:
-            found = TrainedModels.load(path)
+            loaded = TrainedModels.load(path)
         except ValueError as error:
-            said = str(error)
-    if found is None:
-        assert "must hold the models of a finished training, but" in said
-        assert len(said) < 400
-    elif found.kind != "torch":
-        assert len(found.predict("south" if "south" in found.names else "average", [[1.0]])) == 1
+            message = str(error)
+    if loaded is None:
+        assert "is not a valid file of trained models: " in message
+        assert len(message) < 400
+    elif loaded.kind.is_linear:
+        agent = "south" if "south" in loaded.names else "average"
+        assert len(loaded.predict(agent, [[1.0]])) == 1
 
 
 WRONG = {
@@ -121,8 +124,8 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_arrays_that_do_not_fit_are_refused(name, tmp_path):
-    save_arrays(tmp_path / "models.npz", ABOUT, ARRAYS)
+    save_arrays(tmp_path / "models.npz", METADATA, ARRAYS)
     assert TrainedModels.load(tmp_path / "models.npz").labels == ("a", "b")
-    save_arrays(tmp_path / "models.npz", ABOUT, ARRAYS | WRONG[name])
-    with pytest.raises(ValueError, match=r"but its|but it has"):
+    save_arrays(tmp_path / "models.npz", METADATA, ARRAYS | WRONG[name])
+    with pytest.raises(ValueError, match=r"models: its|models: it has"):
         TrainedModels.load(tmp_path / "models.npz")

@@ -33,7 +33,7 @@ DataDir = Annotated[
 
 
 def run_app() -> NoReturn:
-    """Run the application; an error is printed as one sentence, and the exit code is 2."""
+    """Run the application; errors are printed, one sentence per line, and the exit code is 2."""
     try:
         app(standalone_mode=True)
     except ModuleNotFoundError as missing:

@@ -90,12 +90,12 @@ def distance_table(names: Sequence[str], infeasibility: Sequence[float]) -> Tabl
 def agent_table(outcome: Outcome) -> Table:
     """Return the results of each agent, without columns that are empty."""
     has_scores = any(agent.score is not None for agent in outcome.agents)
-    caption = f"own, average, alone: {outcome.measure} on held-out rows" if has_scores else None
+    caption = f"own, average, alone: {outcome.score_name} on held-out rows" if has_scores else None
     name, constraint = Column("agent", no_wrap=True), Column("set", overflow="ellipsis")
     table = Table(name, constraint, caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     columns = {
         "budget used": [_format_budget(agent.used, agent.budget) for agent in outcome.agents],
-        "infeasibility": [_format(agent.moved) for agent in outcome.agents],
+        "infeasibility": [_format(agent.infeasibility) for agent in outcome.agents],
         "own": [_format(agent.score) for agent in outcome.agents],
         "average": [_format(agent.average_score) for agent in outcome.agents],
         "alone": [_format(agent.local_score) for agent in outcome.agents],

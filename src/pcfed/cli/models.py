@@ -14,8 +14,8 @@ import typer
 from pcfed.cli.app import app, say
 from pcfed.data.tables import read_table
 from pcfed.storage.atomic import write_atomically
-from pcfed.training.exports import FORMS, export
-from pcfed.training.saved import open_models, open_module
+from pcfed.training.exports import EXPORT_FORMATS, export
+from pcfed.training.saved_run import open_models, open_module
 from pcfed.training.setup import feature_matrix
 
 Run = Annotated[Path, typer.Argument(help="The run directory of a finished training.")]
@@ -92,7 +92,7 @@ def export_models(
     reads with weights_only=True. sklearn: JSON with coef_, intercept_ and classes_.
     """
     trained = open_models(run)
-    path = _directory(run) / f"export{FORMS[to][0]}" if out is None else out
+    path = _directory(run) / f"export{EXPORT_FORMATS[to].suffix}" if out is None else out
     export(trained, path, to, agent)
     say(f"The {'models' if agent is None else f'model of {agent}'} for {to.value}: {path}")
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from pcfed.cli.app import app, console, say
 from pcfed.report import write_training_report
 from pcfed.report.training_report import compared_metrics, compared_settings, runs_by_title
-from pcfed.training.saved import open_run
+from pcfed.training.saved_run import open_run
 
 Out = Annotated[Path | None, typer.Option(help="The HTML file to write.")]
 

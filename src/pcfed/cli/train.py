@@ -14,7 +14,7 @@ from pcfed.cli.app import app, console, errors, print_error, say
 from pcfed.cli.display import Display, agent_table, certificate
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
-from pcfed.training.train import prepare
+from pcfed.training.trainer import prepare
 
 
 @app.command()
@@ -42,28 +42,28 @@ def train(
     time; after that, or after a crash, the same command resumes it from the last saved round, and
     the result is the same to the last bit.
     """
-    job = prepare(config, out, allow_import=allow_import)
-    tracking = open_trackers(job, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
-    with Display(job.config.training.rounds, job.made.problem.names) as display, tracking:
-        tracking.tell = display.notify
-        result = job.run(
+    trainer = prepare(config, out, allow_import=allow_import)
+    tracking = open_trackers(trainer, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
+    with Display(trainer.config.training.rounds, trainer.setup.problem.names) as display, tracking:
+        tracking.notify = display.notify
+        result = trainer.run(
             workers=workers,
-            callbacks=[display.show_round, tracking.watch],
-            watch_alone=[display.show_local_round],
-            tell=display.notify,
+            callbacks=[display.show_round, tracking.on_evaluation],
+            local_callbacks=[display.show_local_round],
+            notify=display.notify,
         )
         tracking.status = result.status
     if result.status == "interrupted":
-        done = f"{result.state.round} of {job.config.training.rounds} rounds"
+        done = f"{result.state.round} of {trainer.config.training.rounds} rounds"
         command = escape(shlex.join(["pcfed", *sys.argv[1:]]))
         errors.print(f"Stopped after {done}; all are saved. Resume with: {command}", soft_wrap=True)
         raise typer.Exit(130)
     if result.status == "diverged":
         print_error(result.message)
         raise typer.Exit(1)
-    if not job.folder.outcome.exists():  # the display has shown the reason
+    if not trainer.directory.outcome.exists():  # the display has shown the reason
         raise typer.Exit(1)
-    _print_results(Outcome.load(job.folder.outcome), result.message, job.folder.path)
+    _print_results(Outcome.load(trainer.directory.outcome), result.message, trainer.directory.path)
 
 
 def _print_results(outcome: Outcome, message: str, directory: Path) -> None:

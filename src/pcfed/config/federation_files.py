@@ -35,9 +35,11 @@ from pcfed.config.fields import (
     check_agent_name,
     parse_names,
 )
+from pcfed.config.kind_field import AnyLinearKind, describe_kinds
 from pcfed.config.train_file import Dtype
 from pcfed.config.validation_errors import read_toml, suggest, validate_file
 from pcfed.errors import short_repr
+from pcfed.losses.kinds import LINEAR_KINDS
 from pcfed.sets import WholeSpace
 
 ROSTER = "a list of names or an integer ≥ 1"
@@ -95,17 +97,14 @@ NumericAlgorithm = Annotated[
 class ServerModel(FileModel):
     """The table ``[model]`` of server.toml."""
 
-    kind: Literal["softmax", "logistic", "least-squares"] = Field(
-        description="The model: softmax for labels, logistic for two labels, least-squares for "
-        "numbers."
-    )
+    kind: AnyLinearKind = Field(description=f"The model: {describe_kinds(LINEAR_KINDS)}.")
     features: Names = Field(
         description="The columns to predict from, in the order of the coefficients.",
         examples=[["area", "rooms"]],
     )
     labels: Names | None = Field(
         default=None,
-        description="The labels, for softmax and logistic only.",
+        description="The labels, for kinds that predict labels only.",
         examples=[["gas", "oil"]],
     )
     intercept: bool = Field(
@@ -119,17 +118,19 @@ class ServerModel(FileModel):
 
     @model_validator(mode="after")
     def _check_labels(self) -> ServerModel:
-        labels = self.labels
-        if (labels is None) != (self.kind == "least-squares"):
+        labels, output = self.labels, self.kind.output
+        if (labels is not None) != output.is_classification:
+            names = [str(kind) for kind in LINEAR_KINDS.values() if kind.output.is_classification]
             text = (
-                "must be given for softmax and logistic, and only for them; got "
-                f"{self.kind!r} and {short_repr(labels)}; name the classes, or leave them out."
+                f"must be given for {' and '.join(names)}, and only for them; got "
+                f"{self.kind.name!r} and {short_repr(labels)}; name the labels, or leave them out."
             )
             raise KeyErrors(("labels", text))
-        if labels and (len(labels) < 2 or (self.kind == "logistic" and len(labels) > 2)):
+        if not output.accepts(labels):
+            number = "two" if output.max_labels == 2 else "at least two"
             text = (
-                f"must be two for logistic and at least two for softmax, got {len(labels)}; "
-                "correct the list."
+                f"must be {number} labels for {self.kind}, got {len(labels or ())}; correct the "
+                "list."
             )
             raise KeyErrors(("labels", text))
         return self

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from pcfed.algorithms import Algorithm
 from pcfed.algorithms.registry import to_mapping
+from pcfed.arrays import Float64Array
 from pcfed.config.algorithm_field import AlgorithmField, parse_algorithm
 from pcfed.config.constraints import format_constraint
 from pcfed.config.fields import (
@@ -35,8 +37,11 @@ from pcfed.config.fields import (
     PositiveNumber,
     Text,
 )
+from pcfed.config.kind_field import AnyKind, describe_kinds
 from pcfed.config.validation_errors import dotted, read_toml, validate_file
 from pcfed.errors import display_path, short_repr
+from pcfed.losses import Loss
+from pcfed.losses.kinds import LINEAR_KINDS, MODEL_KINDS, TORCH, Label, LinearKind, Output
 from pcfed.sets import ConvexSet, WholeSpace
 
 Dtype = Literal["float64", "float32"]
@@ -49,10 +54,7 @@ NOT_IN_DIGEST: JsonDict = {"in_digest": False}
 class Model(FileModel):
     """The table ``[model]``: a linear model, or a PyTorch module of the user."""
 
-    kind: Literal["softmax", "logistic", "least-squares", "torch"] = Field(
-        description="The model: softmax for labels, logistic for two labels, least-squares for "
-        "numbers, torch for a PyTorch module of your own."
-    )
+    kind: AnyKind = Field(description=f"The model: {describe_kinds(MODEL_KINDS)}.")
     intercept: bool = Field(
         default=False,
         description="Whether a linear model has an intercept; constraints do not apply to it.",
@@ -78,7 +80,8 @@ class Model(FileModel):
         errors = [
             (
                 "",
-                f"has no key {key!r} if kind is {self.kind!r}; valid keys are {', '.join(valid)}.",
+                f"has no key {key!r} if kind is {self.kind.name!r}; valid keys are "
+                f"{', '.join(valid)}.",
             )
             for key in type(self).model_fields
             if key in self.model_fields_set and key not in valid and getattr(self, key) is not None
@@ -103,12 +106,37 @@ class Model(FileModel):
     @property
     def is_torch(self) -> bool:
         """Whether the model is a PyTorch module."""
-        return self.kind == "torch"
+        return not self.kind.is_linear
 
     @property
     def task(self) -> str:
-        """The loss, from which `pcfed.training.targets.read_targets` knows what is predicted."""
-        return self.loss or self.kind
+        """The name of the loss in messages."""
+        return self.loss or self.kind.name
+
+    @property
+    def output(self) -> Output:
+        """What the model predicts: labels or numbers."""
+        if isinstance(self.kind, LinearKind):
+            return self.kind.output
+        return TORCH.outputs[self.loss or "mse"]
+
+    @property
+    def linear_kind(self) -> LinearKind:
+        """The kind of a linear model."""
+        if not isinstance(self.kind, LinearKind):
+            raise ValueError(
+                f"model.kind must be one of {', '.join(LINEAR_KINDS)}, got {self.kind.name!r}; "
+                "choose one of them."
+            )
+        return self.kind
+
+    def build_loss(
+        self, X: Float64Array, y: NDArray[Any], labels: Sequence[Label] | None, dtype: str
+    ) -> Loss:
+        """Return the loss of a linear model on some rows; see `LinearKind.build_loss`."""
+        return self.linear_kind.build_loss(
+            X, y, labels, intercept=self.intercept, l2=self.l2, dtype=dtype
+        )
 
     @property
     def file(self) -> Path | None:
@@ -120,7 +148,7 @@ class Model(FileModel):
     def resolved(self) -> dict[str, Any]:
         """Return the table with all defaults that apply to the kind of model."""
         keys = TORCH_KEYS if self.is_torch else LINEAR_KEYS
-        return {key: getattr(self, key) for key in keys}
+        return self.model_dump(include=set(keys))
 
 
 class Data(FileModel):

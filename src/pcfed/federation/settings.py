@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pcfed.data.tables import Table, read_table
 from pcfed.errors import join_names, short_repr
 from pcfed.federation.server_config import Terms
 from pcfed.problem import Agent
-from pcfed.training.setup import build_loss, feature_matrix
+from pcfed.training.setup import feature_matrix
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class Schema:
     @property
     def n(self) -> int:
         """Number of parameters."""
-        outputs = len(self.labels or ()) if self.model.kind == "softmax" else 1
-        return outputs * (len(self.features) + self.model.intercept)
+        kind, columns = self.model.linear_kind, len(self.features)
+        layout = kind.layout(columns, self.labels, intercept=self.model.intercept)
+        return sum(math.prod(shape) for shape in layout.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as values that JSON has."""
@@ -143,7 +145,7 @@ def build_agent(path: Path, file: AgentFile, schema: Schema) -> Agent:
     table = read_table(path.parent / file.file, text=text)
     X = feature_matrix(table, schema.features)
     y = _targets(table, file.target, schema)
-    loss = build_loss(schema.model, X, y, schema.labels, schema.dtype)
+    loss = schema.model.build_loss(X, y, schema.labels, schema.dtype)
     return Agent(loss, file.constraint, file.coupling, name=file.name)
 
 

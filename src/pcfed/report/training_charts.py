@@ -9,7 +9,7 @@ import numpy as np
 
 from pcfed.report.charts import Chart, Line, Panel, Style, line_panel, series_styles
 from pcfed.simulation.result import Record
-from pcfed.training.saved import SavedRun
+from pcfed.training.saved_run import SavedRun
 
 Quantity = Callable[[Record], float]
 Lines = Mapping[str, tuple[Sequence[Record], Quantity]]

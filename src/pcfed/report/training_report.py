@@ -32,8 +32,8 @@ from pcfed.report.training_charts import (
     overall_chart,
 )
 from pcfed.training.outcome import Outcome
-from pcfed.training.saved import SavedRun
-from pcfed.training.trained_models import AVERAGE, LINEAR, TrainedModels
+from pcfed.training.saved_run import SavedRun
+from pcfed.training.trained_models import AVERAGE, TrainedModels
 
 MAX_AGENTS = 200
 """Largest number of rows in the table of agents."""
@@ -64,7 +64,7 @@ def write_training_report(runs: Sequence[SavedRun], path: str | os.PathLike[str]
     Parameters
     ----------
     runs : sequence of SavedRun
-        What `pcfed.training.saved.open_run` returned.
+        What `pcfed.training.saved_run.open_run` returned.
     path : path
         The file to write; an existing file is replaced.
 
@@ -133,7 +133,7 @@ def run_metrics(run: SavedRun) -> dict[str, str]:
         alone = [agent.local_score for agent in outcome.agents if agent.local_score is not None]
         for label, scores in (("own models", own), ("alone", alone)):
             if scores:
-                name = f"mean {outcome.measure}, {label}"
+                name = f"mean {outcome.score_name}, {label}"
                 metrics[name] = _format(math.fsum(scores) / len(scores))
     if run.history:
         last = run.history[-1]
@@ -257,9 +257,9 @@ def _outcome_rows(outcome: Outcome) -> list[dict[str, str]]:
             "budget used": ""
             if agent.used is None or agent.budget is None
             else f"{agent.used:.4g} of {agent.budget:.4g}",
-            "infeasibility": _format(agent.moved),
+            "infeasibility": _format(agent.infeasibility),
             "distance from average": _format(agent.distance),
-            f"{outcome.measure}: own": _format(agent.score),
+            f"{outcome.score_name}: own": _format(agent.score),
             "average": _format(agent.average_score),
             "alone": _format(agent.local_score),
         }
@@ -286,7 +286,7 @@ def _coefficient_table(trained: TrainedModels) -> Table:
     """Return the largest coefficients of linear models, or the norms of the parts of modules."""
     models = [*trained.names[:MAX_MODELS], AVERAGE]
     parts = [trained.parts(name) for name in models]
-    linear = trained.kind in LINEAR
+    linear = trained.kind.is_linear
     if linear:
         names = _coefficient_names(trained)
         matrix = np.array([np.concatenate([p.ravel() for p in each.values()]) for each in parts]).T
@@ -324,7 +324,7 @@ def _coefficient_table(trained: TrainedModels) -> Table:
 
 def _coefficient_names(trained: TrainedModels) -> list[str]:
     """Return the names of the coefficients of a linear model, in their order."""
-    if trained.kind != "softmax" or trained.labels is None:
+    if len(trained.shape) == 1 or trained.labels is None:
         return [*trained.columns, "(intercept)"][: trained.average.size]
     names = [f"{column} → {label}" for label in trained.labels for column in trained.columns]
     return names + [f"(intercept) → {label}" for label in trained.labels] * trained.intercept

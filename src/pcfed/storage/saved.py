@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pcfed.errors import display_path, one_line
+from pcfed.errors import display_path, one_line, short_repr
 from pcfed.storage.archive import AnyArray, load_arrays, save_arrays
 from pcfed.storage.atomic import write_atomically
 
 Metadata = Mapping[str, Any]
 """What JSON can hold."""
+
+Upgrades = Mapping[int, Callable[[Metadata], Metadata]]
+"""Functions from the metadata of earlier formats to those of the current one."""
 
 PathLike = str | os.PathLike[str]
 
@@ -41,7 +44,10 @@ class Saved(ABC):
     file_kind : str
         What messages call the file, for example ``"checkpoint"``.
     format : int
-        The version of the file's layout that this class writes and reads.
+        The version of the file's layout that this class writes.
+    upgrades : mapping of int to callable
+        For earlier layouts that are still read, a function from the metadata of that layout to the
+        metadata of the current one; 0 stands for files that do not name a format.
     read_by : mapping of int to str
         For earlier layouts that are no longer read, the version of pcfed that reads them.
     advice : str
@@ -50,29 +56,41 @@ class Saved(ABC):
 
     file_kind: ClassVar[str]
     format: ClassVar[int]
+    upgrades: ClassVar[Upgrades] = {}
     read_by: ClassVar[Mapping[int, str]] = {}
     advice: ClassVar[str] = "restore it from a backup, or write it again."
 
     @classmethod
-    def _checked(cls, metadata: object) -> dict[str, Any]:
-        """Return the metadata of a file if its format is the one that this class reads."""
-        if not isinstance(metadata, dict) or "format" not in metadata:
-            raise ValueError("it does not say which format it has")
-        found = metadata["format"]
+    def _current(cls, metadata: object) -> Metadata:
+        """Return the metadata of a file in the current layout, without the format.
+
+        Metadata of an earlier layout are upgraded; those of an unknown one are refused.
+        """
+        if not isinstance(metadata, dict):
+            raise TypeError
+        contents = dict(metadata)
+        found = contents.pop("format", 0)
+        # JSON's true is equal to 1 in Python, so the type is compared, too.
+        if type(found) is int and found in cls.upgrades:
+            return cls.upgrades[found](contents)
         if type(found) is int and found in cls.read_by:
             raise ValueError(
                 f"it has format {found}, which pcfed {cls.read_by[found]} reads, and this version "
                 f"reads format {cls.format}"
             )
-        if found != cls.format:
-            raise ValueError(f"it has format {found!r:.20}, and this version reads {cls.format}")
-        return metadata
+        if "format" not in metadata:
+            raise ValueError("it does not say which format it has")
+        if type(found) is not int or found != cls.format:
+            raise ValueError(
+                f"it has format {short_repr(found, 20)}, and this version reads {cls.format}"
+            )
+        return contents
 
     @classmethod
     def _loaded(cls, path: PathLike) -> Self:
         try:
             return cls._read(Path(path))
-        except (KeyError, TypeError, AttributeError, RecursionError):
+        except (LookupError, TypeError, AttributeError, RecursionError):
             reason = "its contents are those of another kind of file"
         except ValueError as error:
             reason = str(error)
@@ -96,8 +114,8 @@ class SavedArchive(Saved):
     def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, AnyArray]) -> Self:
         """Rebuild the object.
 
-        May raise KeyError, TypeError or AttributeError for contents of another kind, and ValueError
-        with a clause that says what is wrong with them.
+        May raise LookupError, TypeError or AttributeError for contents of another kind, and
+        ValueError with a clause that says what is wrong with them.
         """
 
     def save(self, path: PathLike) -> None:
@@ -130,7 +148,7 @@ class SavedArchive(Saved):
     @classmethod
     def _read(cls, path: Path) -> Self:
         metadata, arrays = load_arrays(path)
-        return cls._from_archive(cls._checked(metadata), arrays)
+        return cls._from_archive(cls._current(metadata), arrays)
 
 
 class SavedJson(Saved):
@@ -183,6 +201,8 @@ class SavedJson(Saved):
     @classmethod
     def _read(cls, path: Path) -> Self:
         try:
+            if path.exists() and not path.is_file():  # opening a named pipe would block
+                raise ValueError("it is not a file")
             with path.open("rb") as file:
                 text = file.read(cls.max_bytes + 1)
         except OSError as error:
@@ -193,4 +213,4 @@ class SavedJson(Saved):
             contents = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError("it is not JSON") from None
-        return cls._from_json(cls._checked(contents))
+        return cls._from_json(cls._current(contents))

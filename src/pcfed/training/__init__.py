@@ -1,4 +1,4 @@
-"""Training from a file: a configuration and data files become a problem and a method."""
+"""Training from files: a configuration and data files become trained models."""
 
 from pcfed.config.train_file import (
     AgentSettings,
@@ -14,8 +14,8 @@ from pcfed.data.tables import Table, read_table
 from pcfed.training.directory import RunDirectory
 from pcfed.training.outcome import AgentOutcome, Outcome
 from pcfed.training.setup import TrainingSetup, build_setup
-from pcfed.training.train import Job, prepare
-from pcfed.training.trained_models import TrainedModels, deliver
+from pcfed.training.trained_models import TrainedModels
+from pcfed.training.trainer import Trainer, prepare
 
 __all__ = [
     "AgentOutcome",
@@ -23,16 +23,15 @@ __all__ = [
     "Config",
     "ConfigError",
     "Data",
-    "Job",
     "Model",
     "Outcome",
     "RunDirectory",
     "Table",
     "TrainedModels",
+    "Trainer",
     "Training",
     "TrainingSetup",
     "build_setup",
-    "deliver",
     "load_config",
     "prepare",
     "read_config",

@@ -13,22 +13,54 @@ models.npz        the models to use: feasible, with names, columns and labels
 
 from __future__ import annotations
 
-import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pcfed.config.train_file import Config
-from pcfed.storage.atomic import DRAFT, FileError, remove_drafts, write_atomically
+from pcfed.storage.atomic import DRAFT, FileError, remove_drafts
 from pcfed.storage.locks import exclusive_lock
-from pcfed.training.step_search import Halvings
+from pcfed.storage.saved import Metadata, SavedJson
+from pcfed.training.step_search import StepHalvings
 
-FORMAT = 1
-"""Version of the directory's layout."""
+
+@dataclass(frozen=True)
+class RunMetadata(SavedJson):
+    """The contents of ``config.json``.
+
+    Attributes
+    ----------
+    digest : str
+        The digest of the training and its data, by which it is recognised.
+    config : mapping
+        The configuration with all defaults.
+    versions : mapping of str to str
+        The versions with which the training was started.
+    """
+
+    file_kind: ClassVar[str] = "description of a training"
+    format: ClassVar[int] = 1
+    advice: ClassVar[str] = "use another run directory."
+    max_bytes: ClassVar[int] = 2**28
+
+    digest: str
+    config: Mapping[str, Any]
+    versions: Mapping[str, str]
+
+    def _to_json(self) -> Metadata:
+        return vars(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> RunMetadata:
+        digest, config, versions = (contents[key] for key in ("digest", "config", "versions"))
+        if not (isinstance(digest, str) and isinstance(config, dict)):
+            raise TypeError
+        return cls(digest, config, {name: str(each) for name, each in versions.items()})
 
 
 class RunDirectory:
@@ -60,7 +92,7 @@ class RunDirectory:
         self.outcome = path / "outcome.json"
         checkpoints = (self.checkpoint, self.local)
         previous = (file.with_name(f"{file.name}.previous") for file in checkpoints)
-        self.halvings = Halvings(path / "steps.json", (*checkpoints, *previous, self.history))
+        self.halvings = StepHalvings(path / "steps.json", (*checkpoints, *previous, self.history))
         self.models = path / "models.npz"
         if path.exists():
             self._check()
@@ -79,20 +111,7 @@ class RunDirectory:
             )
         if not self.metadata.exists():
             return
-        try:
-            metadata: Any = json.loads(self.metadata.read_text("utf-8"))
-            digest, version_found = metadata["digest"], metadata["format"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise ValueError(
-                f"train: {self.metadata} must be the configuration of a training, and is damaged; "
-                "give another directory with --out."
-            ) from None
-        if version_found != FORMAT:
-            raise ValueError(
-                f"train: {self.path} has format {version_found!r}, and this version of pcfed reads "
-                f"{FORMAT}; give another directory with --out."
-            )
-        if digest != self._digest:
+        if RunMetadata.load(self.metadata).digest != self._digest:
             raise ValueError(
                 f"train: {self.path} contains another training: the configuration or the data have "
                 "changed since; give another directory with --out, or change them back."
@@ -105,18 +124,14 @@ class RunDirectory:
             self._check()
             remove_drafts(self.path)
             if not self.metadata.exists():
-                metadata = {
-                    "format": FORMAT,
-                    "digest": self._digest,
-                    "config": self._config.resolved(),
-                    "versions": {
-                        "pcfed": version("pcfed"),
-                        "Python": platform.python_version(),
-                        "NumPy": version("numpy"),
-                        "SciPy": version("scipy"),
-                    },
+                versions = {
+                    "pcfed": version("pcfed"),
+                    "Python": platform.python_version(),
+                    "NumPy": version("numpy"),
+                    "SciPy": version("scipy"),
                 }
-                write_atomically(self.metadata, json.dumps(metadata, indent=1).encode())
+                metadata = RunMetadata(self._digest, self._config.resolved(), versions)
+                metadata.save(self.metadata)
             yield
 
     def log(self, text: str) -> None:

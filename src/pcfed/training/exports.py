@@ -1,4 +1,4 @@
-"""Models for other programs: plain NumPy arrays, PyTorch parameters, scikit-learn coefficients."""
+"""Models for other programs: NumPy arrays, PyTorch parameters, scikit-learn coefficients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import importlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,54 +15,57 @@ import numpy as np
 from pcfed.arrays import Float64Array
 from pcfed.errors import one_line
 from pcfed.storage.atomic import write_atomically
-from pcfed.training.trained_models import AVERAGE, LINEAR, TrainedModels
-
-Writer = Callable[[TrainedModels, str | None, IO[bytes]], object]
+from pcfed.training.trained_models import TrainedModels
 
 
-def export(given: TrainedModels, path: Path, to: str, agent: str | None = None) -> None:
-    """Write models to a file of another form.
+@dataclass(frozen=True)
+class ExportFormat:
+    """A file format: its suffix, and a function that writes the model of one agent or of all."""
+
+    suffix: str
+    write: Callable[[TrainedModels, str | None, IO[bytes]], None]
+
+
+def export(models: TrainedModels, path: Path, to: str, agent: str | None = None) -> None:
+    """Write models to a file for another program.
 
     Parameters
     ----------
-    given : TrainedModels
+    models : TrainedModels
         The models.
     path : Path
         The file; an older one is replaced.
     to : {"npz", "torch", "sklearn"}
-        The form: arrays by name; what ``torch.load`` reads with ``weights_only=True``; JSON with
+        The format: arrays by name; a file for ``torch.load(..., weights_only=True)``; JSON with
         the attributes of a fitted estimator.
     agent : str, optional
-        Whose model, or ``"average"``; by default all of them, by name.
+        The agent whose model is written, or ``"average"``; by default all of them, by name.
 
     Raises
     ------
     ValueError
-        If the form does not suit the models.
+        If the format does not support the models.
     ImportError
         If PyTorch is needed and not installed.
     """
     if agent is not None:
-        given.model(agent)  # it is known
-    write = FORMS[to][1]
-    write_atomically(path, lambda stream: write(given, agent, stream))
+        models.model(agent)  # refuses an unknown agent before a file is opened
+    write = EXPORT_FORMATS[to].write
+    write_atomically(path, lambda stream: write(models, agent, stream))
 
 
-def state_dict(given: TrainedModels, agent: str) -> dict[str, Any]:
+def state_dict(models: TrainedModels, agent: str) -> dict[str, Any]:
     """Return the parameters of a model for ``load_state_dict``; of ``nn.Linear`` if it is linear.
 
-    Its outputs are the scores: one for least squares and for logistic regression, where a positive
-    one means the second label, and one a label for softmax.
+    The outputs of the layer are the scores: one for least squares and for logistic regression,
+    where a positive one means the second label, and one for each label for softmax.
     """
-    torch = _torch()
-    parts = given.parts(agent)
-    if given.kind in LINEAR:
-        linear = {"weight": np.atleast_2d(parts["coefficients"])}
-        parts = {**linear, "bias": parts["intercept"]} if given.intercept else linear
-    return {name: torch.tensor(part) for name, part in parts.items()}
+    torch = _import_torch()
+    parameters = models.kind.torch_parameters(models.parts(agent))
+    return {name: torch.tensor(values) for name, values in parameters.items()}
 
 
-def module_scores(given: TrainedModels, agent: str, X: Float64Array, module: Any) -> Float64Array:
+def module_scores(models: TrainedModels, agent: str, X: Float64Array, module: Any) -> Float64Array:
     """Return the outputs of a module with an agent's parameters, one row a row of X, in float64.
 
     Raises
@@ -71,54 +75,42 @@ def module_scores(given: TrainedModels, agent: str, X: Float64Array, module: Any
     """
     if module is None:
         raise ValueError(
-            f"predictions need the module of the training, {given.module}, got none; give it "
+            f"predictions need the module of the training, {models.module}, got none; give it "
             "(pcfed predict: --module-folder)."
         )
-    torch, own = _torch(), copy.deepcopy(module).double().eval()
-    state = state_dict(given, agent)
+    torch, own = _import_torch(), copy.deepcopy(module).double().eval()
+    state = state_dict(models, agent)
     try:
         if own.load_state_dict(state, strict=False).unexpected_keys:
-            raise ValueError(f"it has not all of {', '.join(state)}")
+            raise ValueError(f"it does not have all of {', '.join(state)}")
         with torch.no_grad():
             output = own(torch.from_numpy(X)).numpy()
         scores: Float64Array = output.reshape(len(X), -1)
-    except Exception as error:  # it is code of others
+    except Exception as error:  # the user's code may raise anything
         raise ValueError(
-            one_line(f"the module must be that of the training, {given.module}, but {error}", 300)
+            one_line(f"the module must be that of the training, {models.module}, but {error}", 300)
         ) from None
     return scores
 
 
-def attributes(given: TrainedModels, agent: str) -> dict[str, Any]:
-    """Return the attributes of a fitted estimator of scikit-learn, as JSON has them."""
-    if given.kind not in LINEAR:
-        raise ValueError(
-            f"export: sklearn has linear models only, got {given.kind}; export to torch or npz."
-        )
-    parts = given.parts(agent)
-    W, b = np.atleast_2d(parts["coefficients"]), parts.get("intercept")
-    b = np.zeros(len(W)) if b is None else b
-    if given.labels is None:
-        found = {"estimator": "LinearRegression", "coef_": W[0].tolist(), "intercept_": float(b[0])}
-    else:
-        if len(W) == 2:  # scikit-learn has one row for two labels
-            W, b = W[1:] - W[:1], b[1:] - b[:1]
-        found = {"estimator": "LogisticRegression", "coef_": W.tolist(), "intercept_": b.tolist()}
-        found["classes_"] = list(given.labels)
-    return {**found, "feature_names_in_": list(given.columns), "n_features_in_": len(given.columns)}
+def sklearn_attributes(models: TrainedModels, agent: str) -> dict[str, Any]:
+    """Return an estimator's name in ``sklearn.linear_model`` and its attributes, as in JSON."""
+    columns = list(models.columns)
+    fitted = models.kind.sklearn_attributes(models.parts(agent), models.labels)
+    return {**fitted, "feature_names_in_": columns, "n_features_in_": len(columns)}
 
 
-def to_sklearn(given: TrainedModels, agent: str) -> Any:
-    """Return a fitted ``LogisticRegression`` or ``LinearRegression`` with an agent's model.
+def to_sklearn(models: TrainedModels, agent: str) -> Any:
+    """Return a fitted estimator of ``sklearn.linear_model`` with an agent's model.
 
     It takes arrays with the columns of the training in their order, or a data frame that has them.
 
     Parameters
     ----------
-    given : TrainedModels
+    models : TrainedModels
         The models.
     agent : str
-        Whose model, or ``"average"``.
+        The agent whose model it is, or ``"average"``.
 
     Raises
     ------
@@ -126,45 +118,51 @@ def to_sklearn(given: TrainedModels, agent: str) -> Any:
         If scikit-learn is not installed.
     """
     try:
-        models = importlib.import_module("sklearn.linear_model")
+        linear_model = importlib.import_module("sklearn.linear_model")
     except ImportError:
         raise ImportError(
             "to_sklearn: scikit-learn is not installed; run pip install scikit-learn."
         ) from None
-    facts = attributes(given, agent)
-    estimator = getattr(models, facts.pop("estimator"))()
-    for name, value in facts.items():
+    attributes = sklearn_attributes(models, agent)
+    estimator = getattr(linear_model, attributes.pop("estimator"))()
+    for name, value in attributes.items():
         setattr(estimator, name, np.array(value) if isinstance(value, list) else value)
+    # scikit-learn compares names with those of a data frame only if they are an array of objects.
     estimator.feature_names_in_ = estimator.feature_names_in_.astype(object)
     return estimator
 
 
-def _everyone(given: TrainedModels) -> list[str]:
-    return list(dict.fromkeys((*given.names, AVERAGE)))
-
-
-def _npz(given: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
-    arrays: dict[str, Any] = {"columns": np.array(given.columns)}
-    if given.labels is not None:
-        arrays["labels"] = np.array(given.labels)
-    for name in [agent] if agent else _everyone(given):
-        before = "" if agent else f"{name}/"
-        arrays |= {f"{before}{part}": values for part, values in given.parts(name).items()}
+def _write_npz(models: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
+    arrays: dict[str, Any] = {"columns": np.array(models.columns)}
+    if models.labels is not None:
+        arrays["labels"] = np.array(models.labels)
+    for name in [agent] if agent else models.names_and_average:
+        prefix = "" if agent else f"{name}/"
+        arrays |= {f"{prefix}{part}": values for part, values in models.parts(name).items()}
     np.savez(stream, allow_pickle=False, **arrays)
 
 
-def _pt(given: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
-    found = state_dict(given, agent) if agent else None
-    _torch().save(found or {name: state_dict(given, name) for name in _everyone(given)}, stream)
+def _write_torch(models: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
+    _import_torch().save(_one_or_all(state_dict, models, agent), stream)
 
 
-def _json(given: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
-    found = attributes(given, agent) if agent else None
-    facts = found or {name: attributes(given, name) for name in _everyone(given)}
-    stream.write(json.dumps(facts, indent=1).encode())
+def _write_sklearn(models: TrainedModels, agent: str | None, stream: IO[bytes]) -> None:
+    attributes = _one_or_all(sklearn_attributes, models, agent)
+    stream.write(json.dumps(attributes, indent=1).encode())
 
 
-def _torch() -> Any:
+def _one_or_all(
+    convert: Callable[[TrainedModels, str], dict[str, Any]],
+    models: TrainedModels,
+    agent: str | None,
+) -> dict[str, Any]:
+    """Return the converted model of one agent, or those of all by name."""
+    if agent:
+        return convert(models, agent)
+    return {name: convert(models, name) for name in models.names_and_average}
+
+
+def _import_torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError:
@@ -173,9 +171,9 @@ def _torch() -> Any:
         ) from None
 
 
-FORMS: dict[str, tuple[str, Writer]] = {
-    "npz": (".npz", _npz),
-    "torch": (".pt", _pt),
-    "sklearn": (".json", _json),
+EXPORT_FORMATS = {
+    "npz": ExportFormat(".npz", _write_npz),
+    "torch": ExportFormat(".pt", _write_torch),
+    "sklearn": ExportFormat(".json", _write_sklearn),
 }
-"""The end of a file's name and what writes it, for every form."""
+"""The formats by name."""

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.arrays import Float64Array
 from pcfed.config.constraints import LayerSets
 from pcfed.config.train_file import Config
 from pcfed.data.readers import read_bytes
@@ -86,20 +85,6 @@ def import_module_file(config: Config, allow_import: bool) -> tuple[Any, str]:
         )
     dtype = torch.float64 if config.data.dtype == "float64" else torch.float32
     return module.to(dtype), hashlib.sha256(content).hexdigest()
-
-
-def module_loss(config: Config, module: Any, X: Float64Array, y: NDArray[Any]) -> Loss:
-    """Return the loss of a module on some rows."""
-    from pcfed.losses import TorchLoss
-
-    functional = importlib.import_module("torch.nn.functional")
-
-    def mse(output: Any, y: Any) -> Any:
-        flat = output.ndim == 2 and output.shape[1] == 1
-        return functional.mse_loss(output[:, 0] if flat else output, y)
-
-    loss_fn = mse if config.model.loss == "mse" else functional.cross_entropy
-    return TorchLoss(module, (X, y), loss_fn)
 
 
 def constraint_for_module(constraint: ConvexSet, module: Any) -> ConvexSet:

@@ -1,85 +1,92 @@
-"""What came of a training, in figures: the table at its end, and the file ``outcome.json``."""
+"""The summary of a finished training: the table at its end, and the file ``outcome.json``."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pcfed.data.readers import read_bytes
-from pcfed.errors import display_path
-from pcfed.storage.atomic import write_atomically
+from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
 T = TypeVar("T", "AgentOutcome", "Outcome")
-
-FORMAT = 1
-"""Version of the file."""
-
-MOST_BYTES = 2**28
-"""Bytes of the file at most."""
 
 
 @dataclass(frozen=True)
 class AgentOutcome:
-    r"""What came of one agent; its model is the one that is delivered, which is in its set.
+    r"""The summary of one agent's model, which is feasible.
 
     Attributes
     ----------
     agent, constraint : str
-        Its name and its set.
+        The agent's name and its set.
     used, budget : float or None
         How much of its budget the model uses, where the set has one: the radius of a ball, the b
         of a halfspace.
-    moved : float
-        The distance of the trained model from the set, before it was made feasible.
+    infeasibility : float
+        The distance of the trained model from the set, before it was projected.
     distance : float
-        The distance $\|x_i - \bar x\|$ of the model from the average of all.
+        The distance $\|x_i - \bar x\|$ of the model from the average model.
     score, average_score, local_score : float or None
-        On the agent's held-out rows: of its own model, of the average of all models, and of the
-        one that it gets by training alone. None where there is no such row or no such model.
+        On the agent's held-out rows: of its own model, of the average model, and of a model that
+        the agent trained alone. None where there are no such rows or no such model.
     """
 
     agent: str
     constraint: str
     used: float | None
     budget: float | None
-    moved: float
+    infeasibility: float
     distance: float
     score: float | None
     average_score: float | None
     local_score: float | None
 
 
+def _upgrade_format_1(contents: Metadata) -> Metadata:
+    """Rename the keys that had other names in format 1."""
+    upgraded = dict(contents)
+    upgraded["score_name"] = upgraded.pop("measure")
+    upgraded["agents"] = [
+        {("infeasibility" if key == "moved" else key): value for key, value in each.items()}
+        for each in upgraded["agents"]
+    ]
+    return upgraded
+
+
 @dataclass(frozen=True)
-class Outcome:
-    r"""What came of a training.
+class Outcome(SavedJson):
+    r"""The summary of a training.
 
     Attributes
     ----------
     status : str
         How the run ended.
     rounds : int
-        How many there were.
-    measure : {"accuracy", "R²", "loss"}
+        The number of rounds.
+    score_name : {"accuracy", "R²", "loss"}
         What the scores are.
     agents : tuple of AgentOutcome
         In the order of the roster.
     objective : float or None
-        $f$ of the models that are delivered, in the coordinates of the training.
+        $f$ of the feasible models, in the coordinates of the training.
     gap, relative_gap : float or None
-        By how much it can be above the optimum at most, and as a share of the objective.
+        A bound on its distance from the optimum, and this bound as a share of the objective.
     reason : str or None
         Why there is no gap.
     notes : tuple of str
-        What a reader of the table should know.
+        Remarks for readers of the table.
     """
+
+    file_kind: ClassVar[str] = "training summary"
+    format: ClassVar[int] = 2
+    upgrades: ClassVar[Upgrades] = {1: _upgrade_format_1}
+    advice: ClassVar[str] = "rerun pcfed train to write it again."
+    max_bytes: ClassVar[int] = 2**28
 
     status: str
     rounds: int
-    measure: str
+    score_name: str
     agents: tuple[AgentOutcome, ...]
     objective: float | None
     gap: float | None
@@ -87,36 +94,20 @@ class Outcome:
     reason: str | None
     notes: tuple[str, ...] = ()
 
-    def save(self, path: Path) -> None:
-        """Write it as JSON, whole or not at all."""
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
-        write_atomically(path, text.encode())
+    def _to_json(self) -> Metadata:
+        return asdict(self)
 
-    @staticmethod
-    def load(path: Path) -> Outcome:
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file cannot be read or holds something else.
-        """
-        content = read_bytes(display_path(path), path, MOST_BYTES)
-        try:
-            table: Any = json.loads(content)
-            if table.pop("format") != FORMAT:
-                raise TypeError
-            table["agents"] = tuple(_read(AgentOutcome, each) for each in table["agents"])
-            table["notes"] = tuple(table["notes"])
-            return _read(Outcome, table)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ValueError(
-                f"{display_path(path)}: the file must say what came of a training, and does not; repeat "
-                "pcfed train to write it again."
-            ) from None
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Outcome:
+        table = dict(contents)
+        table["agents"] = tuple(_from_table(AgentOutcome, each) for each in table["agents"])
+        table["notes"] = tuple(table["notes"])
+        if not all(isinstance(note, str) for note in table["notes"]):
+            raise TypeError
+        return _from_table(Outcome, table)
 
 
-KINDS: dict[str, tuple[type, ...]] = {
+ALLOWED_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "str | None": (str, type(None)),
     "int": (int,),
@@ -125,17 +116,15 @@ KINDS: dict[str, tuple[type, ...]] = {
     "tuple[str, ...]": (tuple,),
     "tuple[AgentOutcome, ...]": (tuple,),
 }
-"""What JSON makes of the fields."""
+"""The Python types of the fields in a JSON file, by their annotations."""
 
 
-def _read(kind: type[T], table: Mapping[str, Any]) -> T:
-    """Return a dataclass from its fields, or raise a TypeError."""
+def _from_table(kind: type[T], table: Mapping[str, Any]) -> T:
+    """Return a dataclass from its fields, or raise KeyError or TypeError."""
     for field in fields(kind):
         value = table[field.name]
-        if type(value) not in KINDS[str(field.type)]:
+        if type(value) not in ALLOWED_TYPES[str(field.type)]:
             raise TypeError
         if isinstance(value, float) and not math.isfinite(value):
             raise TypeError
-    if not all(isinstance(note, str) for note in table.get("notes", ())):
-        raise TypeError
     return kind(**table)

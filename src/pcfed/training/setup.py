@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from pcfed.algorithms import Algorithm, RunInfo
 from pcfed.arrays import Float64Array
 from pcfed.config.fields import check_agent_name
-from pcfed.config.train_file import AgentSettings, Config, Model
+from pcfed.config.train_file import AgentSettings, Config
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, error_context, join_names, one_line, short_repr
-from pcfed.losses import LeastSquares, LogisticRegression, Loss, SoftmaxRegression
+from pcfed.losses import Loss
+from pcfed.losses.kinds import TORCH, Label
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, random_stream, resolve_batch_size
 from pcfed.sets import ConvexSet
@@ -24,11 +25,10 @@ from pcfed.training.modules import (
     constraint_for_module,
     import_module_file,
     initial_parameters,
-    module_loss,
 )
 from pcfed.training.standardize import Scaling
-from pcfed.training.step_search import first_step
-from pcfed.training.targets import Label, read_targets
+from pcfed.training.step_search import with_trial_step
+from pcfed.training.targets import read_targets
 
 MAX_SCALE_RATIO = 100.0
 """There is a warning if the scales of two columns differ by a larger factor."""
@@ -146,7 +146,7 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     names = [settings.name for settings, _ in roster]
     tables = [table for _, table in roster]
     targets = [settings.target for settings, _ in roster]
-    found = read_targets(where, config.model.task, tables, targets, names)
+    found = read_targets(where, config.model, tables, targets, names)
     columns = _feature_columns(config, tables, targets, names)
     matrices = [feature_matrix(table, columns) for table in tables]
     data = [
@@ -316,8 +316,8 @@ def _build_agent(
 
     def loss_on(rows: NDArray[np.intp]) -> Loss:
         if module is not None:
-            return module_loss(config, module, X[rows], y[rows])
-        return build_loss(config.model, X[rows], y[rows], labels, config.data.dtype)
+            return TORCH.build_loss(module, X[rows], y[rows], config.model.task)
+        return config.model.build_loss(X[rows], y[rows], labels, config.data.dtype)
 
     constraint = constraint_for_module(settings.constraint, module)
     loss = loss_on(data.train)
@@ -325,31 +325,6 @@ def _build_agent(
     if scaling is not None:
         constraint = scaling.transform_constraint(constraint, math.prod(loss.shape))
     return Agent(loss, constraint, settings.coupling, test=test, name=settings.name)
-
-
-def build_loss(
-    model: Model, X: Float64Array, y: NDArray[Any], labels: Sequence[Label] | None, dtype: str
-) -> Loss:
-    """Return the loss of a linear model on some rows.
-
-    Parameters
-    ----------
-    model : Model
-        The model; its kind, intercept and l2 are used.
-    X, y : arrays
-        Features, and targets as `read_targets` returns them.
-    labels : sequence of int or str, or None
-        The labels of a classification.
-    dtype : str
-        The dtype of the features and of local steps.
-    """
-    intercept, l2 = model.intercept, model.l2
-    if labels is None:
-        return LeastSquares(X, y, intercept=intercept, l2=l2, dtype=dtype)
-    if model.kind == "logistic":
-        return LogisticRegression(X, y, intercept=intercept, l2=l2, dtype=dtype)
-    classes = len(labels)
-    return SoftmaxRegression(X, y, classes=classes, intercept=intercept, l2=l2, dtype=dtype)
 
 
 # -- checks and warnings ------------------------------------------------------------------------
@@ -417,4 +392,4 @@ def _check_run(config: Config, problem: Problem) -> None:
         training.rounds, training.local_steps, None if full else batches, noisy=not full
     )
     with error_context(f"{where}: algorithm"), np.errstate(all="ignore"):
-        first_step(config.algorithm, problem).resolved(problem, run_info)
+        with_trial_step(config.algorithm, problem).resolved(problem, run_info)

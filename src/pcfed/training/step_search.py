@@ -1,104 +1,144 @@
-"""The step ``"auto"`` where the smoothness of a loss is not known: try, and halve what explodes.
+"""The step ``"auto"`` where the smoothness of a loss is not known: halve it until nothing diverges.
 
-A training of a PyTorch module begins as if its losses had the smoothness 1. Should the loss grow
-beyond ten times what it was at the start, or stop being a number, the training begins again with
-half the step. How often that was is in ``steps.json``, written before anything is removed: killed
-at any moment, the training goes on to the same bits.
+A training of a PyTorch module starts as if its losses had the smoothness 1. If the loss exceeds ten
+times its value at the start, or is not a number, the training restarts with half the step. The file
+``steps.json`` counts the halvings. It is written before old files are removed, so that a training
+that is killed at any moment resumes to the same bits.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from pcfed.algorithms import Algorithm, PCFedAvg
+from pcfed.algorithms import Algorithm, Local, PCFedAvg
 from pcfed.algorithms.base import STEP_FACTOR
 from pcfed.problem import Problem
 from pcfed.simulation import Evaluation
-from pcfed.storage.atomic import write_atomically
+from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
-MOST = 30
-"""Halvings before a training gives up."""
+MAX_HALVINGS = 30
+"""A training that still diverges after so many halvings ends."""
 
-EXPLOSION = 10.0
-"""A loss this many times as large as that of the start is not coming back."""
+DIVERGENCE_FACTOR = 10.0
+"""A training has diverged if its loss is this many times as large as at the start."""
 
 
-def is_tried(algorithm: Algorithm, problem: Problem) -> bool:
-    """Say whether the step has to be found by trying."""
+def needs_step_search(algorithm: Algorithm, problem: Problem) -> bool:
+    """Return whether the step is ``"auto"`` and no smoothness is known to derive it from."""
     return algorithm.step == "auto" and math.isinf(problem.L_f)
 
 
-def first_step(algorithm: Algorithm, problem: Problem, halvings: int = 0) -> Algorithm:
-    r"""Return the method with a number for a step that has to be tried, else as it is.
+def with_trial_step(algorithm: Algorithm, problem: Problem, num_halvings: int = 0) -> Algorithm:
+    r"""Return the algorithm with the step to try; the same algorithm if no search is needed.
 
-    It is that of ``"auto"`` for $L = 1$: 0.6 over $1/m + \sigma/2$ for PC-FedAvg, whose average
-    moves by the m-th part of a step, and 0.6 for the others; halved so many times.
+    The first step is that of ``"auto"`` for $L = 1$: 0.6 over $1/m + \sigma/2$ for PC-FedAvg, whose
+    average moves by the m-th part of a step, and 0.6 for the others.
     """
-    if not is_tried(algorithm, problem):
+    if not needs_step_search(algorithm, problem):
         return algorithm
-    personal = isinstance(algorithm, PCFedAvg)
-    curvature = 1 / problem.m + problem.sigma / 2 if personal else 1.0
-    return replace(algorithm, step=STEP_FACTOR / curvature / 2**halvings)
+    averages_models = isinstance(algorithm, PCFedAvg)
+    curvature = 1 / problem.m + problem.sigma / 2 if averages_models else 1.0
+    return replace(algorithm, step=STEP_FACTOR / curvature / 2**num_halvings)
+
+
+def local_algorithm(problem: Problem, algorithm: Algorithm, num_halvings: int) -> Local:
+    r"""Return the algorithm with which every agent trains alone, with the penalty $\rho = L_f$.
+
+    Its parameters do not depend on the number of rounds, so that the comparison can be resumed
+    with more of them.
+
+    Parameters
+    ----------
+    problem : Problem
+        The agents.
+    algorithm : Algorithm
+        The algorithm of the training, whose step is used where no smoothness is known.
+    num_halvings : int
+        How often that step was halved.
+    """
+    if 0 < problem.L_f < math.inf:
+        return Local("auto", problem.L_f)
+    step = with_trial_step(algorithm, problem, num_halvings).step
+    number = step if isinstance(step, float) else 0.1
+    number /= problem.m if isinstance(algorithm, PCFedAvg) else 1
+    return Local(number, 0.3 / number)
 
 
 @dataclass(frozen=True)
-class Explosion:
-    """Stop a run whose loss has grown beyond a limit: ``run(..., stop=Explosion(23.0))``."""
+class LossAbove:
+    """Stop a run whose loss exceeds a limit: ``run(..., stop=LossAbove(23.0))``."""
 
     limit: float
 
-    def __call__(self, seen: Evaluation) -> bool:
-        """Say whether the loss of an evaluated round is too large, or no number."""
-        return not seen.record.loss <= self.limit
+    def __call__(self, evaluation: Evaluation) -> bool:
+        """Return whether the loss of an evaluated round is too large, or not a number."""
+        return not evaluation.record.loss <= self.limit
 
 
-class Halvings:
-    """How often the step was halved, in a file that outlives the process.
+@dataclass(frozen=True)
+class StepsFile(SavedJson):
+    """The contents of ``steps.json``.
+
+    Attributes
+    ----------
+    halvings : int
+        How often the step was halved.
+    begun : bool
+        Whether the files of the training with the larger step have been removed.
+    """
+
+    file_kind: ClassVar[str] = "count of step halvings"
+    format: ClassVar[int] = 1
+    # The first version did not write the format.
+    upgrades: ClassVar[Upgrades] = {0: lambda contents: contents}
+    advice: ClassVar[str] = "train into another folder with --out."
+
+    halvings: int
+    begun: bool
+
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> StepsFile:
+        halvings = contents["halvings"]
+        if type(halvings) is not int or not 0 < halvings <= MAX_HALVINGS:
+            raise ValueError(f"halvings must be an integer from 1 to {MAX_HALVINGS}")
+        return cls(halvings, contents.get("begun") is True)
+
+
+class StepHalvings:
+    """The number of halvings of the step, kept in a file.
 
     Parameters
     ----------
     path : Path
-        The file; none is there before the first halving.
-    files : tuple of Path
-        What a training writes and must not go on from with another step.
+        The file, which exists only after the first halving.
+    run_files : tuple of Path
+        Files of the training, which are removed when it restarts with another step.
     """
 
-    def __init__(self, path: Path, files: tuple[Path, ...]) -> None:
-        self._path, self._files = path, files
+    def __init__(self, path: Path, run_files: tuple[Path, ...]) -> None:
+        self._path, self._run_files = path, run_files
 
-    @property
-    def number(self) -> int:
-        """How often so far."""
-        try:
-            known: Any = json.loads(self._path.read_text("utf-8"))
-            number = known["halvings"]
-        except FileNotFoundError:
+    def load(self) -> int:
+        """Return the number of halvings so far, and complete a restart that was interrupted."""
+        if not self._path.exists():
             return 0
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            number = None
-        if type(number) is not int or not 0 < number <= MOST:
-            raise ValueError(
-                f"train: {self._path} must say how often the step was halved, and is damaged; give "
-                "another folder with --out."
-            )
-        if not known.get("begun"):
-            self._begin(number)
-        return number
+        steps = StepsFile.load(self._path)
+        if not steps.begun:
+            self._remove_run_files(steps.halvings)
+        return steps.halvings
 
-    def add(self, number: int) -> None:
-        """Note that the step is to be halved once more, and remove what was trained before."""
-        self._write(number, begun=False)
-        self._begin(number)
+    def restart(self, num_halvings: int) -> None:
+        """Record a halving, and remove the files of the training with the larger step."""
+        StepsFile(num_halvings, begun=False).save(self._path)
+        self._remove_run_files(num_halvings)
 
-    def _begin(self, number: int) -> None:
-        for file in self._files:
+    def _remove_run_files(self, num_halvings: int) -> None:
+        for file in self._run_files:
             file.unlink(missing_ok=True)
-        self._write(number, begun=True)
-
-    def _write(self, number: int, *, begun: bool) -> None:
-        text = json.dumps({"halvings": number, "begun": begun})
-        write_atomically(self._path, text.encode())
+        StepsFile(num_halvings, begun=True).save(self._path)

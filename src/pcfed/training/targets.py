@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pcfed.config.train_file import Model
 from pcfed.data.tables import Table
 from pcfed.errors import join_names, short_repr
+from pcfed.losses.kinds import LEAST_SQUARES, SOFTMAX, Label
 
 MAX_CLASSES = 1000
 """Columns with more labels are refused: most likely they are numbers."""
-
-Label = int | str
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Targets:
 
 
 def read_targets(
-    where: str, task: str, tables: Sequence[Table], targets: Sequence[str], names: Sequence[str]
+    where: str, model: Model, tables: Sequence[Table], targets: Sequence[str], names: Sequence[str]
 ) -> Targets:
     """Return the targets of all agents for a model.
 
@@ -46,8 +46,8 @@ def read_targets(
     ----------
     where : str
         The name of train.toml in messages.
-    task : {"softmax", "logistic", "least-squares", "cross-entropy", "mse"}
-        The kind of model, or the loss of a module.
+    model : Model
+        The model, which predicts labels or numbers.
     tables, targets, names : sequences
         Every agent's table, the column to predict in it, and its name.
 
@@ -57,13 +57,13 @@ def read_targets(
         If a column is missing or does not suit the model.
     """
     pairs = list(zip(tables, targets, strict=True))
-    if task in ("least-squares", "mse"):
+    if not model.output.is_classification:
         numbers = [table.numbers(target) for table, target in pairs]
         return Targets(list(numbers), None, _constant(where, numbers))
-    values = _same_type([_labels(task, table, target) for table, target in pairs])
+    values = _same_type([_labels(model.task, table, target) for table, target in pairs])
     unique, positions = np.unique(np.concatenate(values), return_inverse=True)
     labels: tuple[Label, ...] = tuple(unique.tolist())
-    _check_num_labels(where, task, labels)
+    _check_num_labels(where, model, labels)
     ends = np.cumsum([len(each) for each in values])[:-1]
     codes = np.split(positions.astype(np.intp), ends)
     return Targets(codes, labels, _rare(where, labels, codes, names))
@@ -81,7 +81,7 @@ def _labels(task: str, table: Table, target: str) -> NDArray[Any]:
         raise ValueError(
             f"{table.where}: the column {short_repr(target)} must be labels for {task}, integers "
             f"or text, got {numbers[np.argmin(are_integers)]} in "
-            f'{table.location(~are_integers)}; did you mean kind = "least-squares"?'
+            f'{table.location(~are_integers)}; did you mean kind = "{LEAST_SQUARES}"?'
         )
     return numbers.astype(np.int64)
 
@@ -93,21 +93,21 @@ def _same_type(values: list[NDArray[Any]]) -> list[NDArray[Any]]:
     return [each.astype(np.dtypes.StringDType()) for each in values]
 
 
-def _check_num_labels(where: str, task: str, labels: tuple[Label, ...]) -> None:
+def _check_num_labels(where: str, model: Model, labels: tuple[Label, ...]) -> None:
     if len(labels) == 1:
         raise ValueError(
             f"{where}: there must be two labels or more, got only {short_repr(labels[0])} in all "
             "data; check data.target."
         )
-    if task == "logistic" and len(labels) > 2:
+    if len(labels) > model.output.max_labels:
         raise ValueError(
-            f"{where}: logistic needs two labels, got {join_names(labels, 4)}; "
-            'take model.kind = "softmax".'
+            f"{where}: {model.task} takes at most {model.output.max_labels:g} labels, got "
+            f'{join_names(labels, 4)}; take model.kind = "{SOFTMAX}".'
         )
     if len(labels) > MAX_CLASSES:
         raise ValueError(
-            f"{where}: softmax takes at most {MAX_CLASSES} labels, got {len(labels)}; did you "
-            'mean model.kind = "least-squares"?'
+            f"{where}: {model.task} takes at most {MAX_CLASSES} labels, got {len(labels)}; did "
+            f'you mean model.kind = "{LEAST_SQUARES}"?'
         )
 
 

@@ -1,5 +1,5 @@
-"""The history of a training in other programs: CSV, TensorBoard, MLflow; no point twice."""
+"""The history of a training for other programs: CSV, TensorBoard, MLflow; every round once."""
 
-from pcfed.training.trackers.tracking import Tracker, Tracking, open_trackers
+from pcfed.training.trackers.tracking import TrackedRun, Tracker, TrackerGroup, open_trackers
 
-__all__ = ["Tracker", "Tracking", "open_trackers"]
+__all__ = ["TrackedRun", "Tracker", "TrackerGroup", "open_trackers"]

@@ -1,4 +1,4 @@
-"""Records as metrics of an MLflow run, the same one when a training goes on."""
+"""Records as metrics of an MLflow run; a training that resumes continues its run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcfed.simulation.result import Record
-from pcfed.training.trackers.tracking import Story
+from pcfed.training.trackers.tracking import TrackedRun
 
 try:
     from mlflow.entities import Metric, Param
@@ -20,66 +20,70 @@ except ImportError:
     ) from None
 
 TAG = "pcfed.training"
-LONGEST = 500
-"""Characters of a parameter that MLflow takes everywhere."""
+MAX_PARAM_LENGTH = 500
+"""Characters of a parameter that every MLflow backend accepts."""
+
+MAX_PARAMS = 100
+"""Parameters that MLflow accepts in one request."""
 
 
 class MlflowTracker:
-    """A run with the settings as parameters; a tag tells which training it is of."""
+    """A run with the settings as parameters, and a tag that identifies the training."""
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, tracked: TrackedRun) -> None:
+        self._tracked = tracked
         self._client: Any = None
-        self._run = ""
-        self._last = 0
+        self._run_id = ""
+        self._last_round = 0
 
-    def begin(self, earlier: Sequence[Record]) -> None:
-        """Find the run of this training, or make one, and add what it has not got yet."""
+    def start(self, earlier: Sequence[Record]) -> None:
+        """Find or create the run of this training, and log the records that it does not have."""
         self._client = client = MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "pcfed")
-        found = client.get_experiment_by_name(name)
-        experiment = client.create_experiment(name) if found is None else found.experiment_id
-        mine = f"{self._story.digest[:32]} {self._story.name}".replace("'", "_")
-        runs = client.search_runs([experiment], f"tags.`{TAG}` = '{mine}'")
+        known = client.get_experiment_by_name(name)
+        experiment = client.create_experiment(name) if known is None else known.experiment_id
+        # The tag is quoted in a query, so it must not have quotes itself.
+        tag = f"{self._tracked.digest[:32]} {self._tracked.name}".replace("'", "_")
+        runs = client.search_runs([experiment], f"tags.`{TAG}` = '{tag}'")
         if runs:
-            self._run = runs[0].info.run_id
-            client.update_run(self._run, status="RUNNING")
-            steps = [metric.step for metric in client.get_metric_history(self._run, "loss")]
-            self._last = max(steps, default=0)
+            self._run_id = runs[0].info.run_id
+            client.update_run(self._run_id, status="RUNNING")
+            steps = [metric.step for metric in client.get_metric_history(self._run_id, "loss")]
+            self._last_round = max(steps, default=0)
         else:
-            made = client.create_run(experiment, tags={TAG: mine}, run_name=self._story.name)
-            self._run = made.info.run_id
-            client.log_batch(self._run, params=_params(self._story))
+            run = client.create_run(experiment, tags={TAG: tag}, run_name=self._tracked.name)
+            self._run_id = run.info.run_id
+            client.log_batch(self._run_id, params=_params(self._tracked))
         for record in earlier:
-            self.add(record)
+            self.log(record)
 
-    def add(self, record: Record) -> None:
-        """Add the figures of a round that it has not got."""
-        if record.round <= self._last:
+    def log(self, record: Record) -> None:
+        """Log the metrics of a round, unless the run has them already."""
+        if record.round <= self._last_round:
             return
         now = int(1000 * time.time())
-        figures = self._story.scalars(record).items()
-        metrics = [Metric(name, value, now, record.round) for name, value in figures]
-        self._client.log_batch(self._run, metrics=metrics)
+        scalars = self._tracked.scalars(record).items()
+        metrics = [Metric(name, value, now, record.round) for name, value in scalars]
+        self._client.log_batch(self._run_id, metrics=metrics)
 
-    def end(self, status: str) -> None:
-        """Say how it ended."""
-        if self._run:
-            ended = {"interrupted": "KILLED", "diverged": "FAILED"}.get(status, "FINISHED")
-            self._client.set_terminated(self._run, ended)
+    def finish(self, status: str) -> None:
+        """Set the status of the run."""
+        if self._run_id:
+            mlflow_status = {"interrupted": "KILLED", "diverged": "FAILED"}.get(status, "FINISHED")
+            self._client.set_terminated(self._run_id, mlflow_status)
 
 
-def _params(story: Story) -> list[Any]:
-    """Return the settings, as many as MLflow takes at once."""
+def _params(tracked: TrackedRun) -> list[Any]:
+    """Return the settings, as many as MLflow accepts at once."""
     pairs = [
-        (f"{table}.{key}", str(value)[:LONGEST])
-        for table, content in story.settings.items()
+        (f"{table}.{key}", str(value)[:MAX_PARAM_LENGTH])
+        for table, content in tracked.settings.items()
         if table != "agents"
         for key, value in content.items()
     ]
-    return [Param(name, value) for name, value in pairs][:100]
+    return [Param(name, value) for name, value in pairs][:MAX_PARAMS]
 
 
-def open_tracker(story: Story, wanted: bool) -> MlflowTracker:
-    """Return a tracker; nothing is asked of a server before the first record."""
-    return MlflowTracker(story)
+def open_tracker(run: TrackedRun, enabled: bool) -> MlflowTracker:
+    """Return a tracker, which does not connect to a server before the first record."""
+    return MlflowTracker(run)

@@ -1,4 +1,4 @@
-"""Records as scalars of TensorBoard, in an event file that is written anew from the history."""
+"""Records as TensorBoard scalars, in an event file that is rewritten when a training resumes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pcfed.errors import display_path
 from pcfed.simulation.result import Record
-from pcfed.training.trackers.tracking import Story
+from pcfed.training.trackers.tracking import TrackedRun
 
 try:
     from tensorboardX import SummaryWriter
@@ -21,33 +22,36 @@ except ImportError:
 class TensorBoardTracker:
     """An event file in a folder, with the training's digest in its name."""
 
-    def __init__(self, folder: Path, story: Story) -> None:
-        self._folder, self._story = folder, story
-        self._suffix = f".pcfed-{story.digest[:12]}"
+    def __init__(self, folder: Path, run: TrackedRun) -> None:
+        self._folder, self._run = folder, run
+        self._suffix = f".pcfed-{run.digest[:12]}"
         self._writer: Any = None
 
-    def begin(self, earlier: Sequence[Record]) -> None:
-        """Write the file anew: old ones of the same training would give their points twice."""
-        self.end("")
+    def start(self, earlier: Sequence[Record]) -> None:
+        """Write a new file; an old one of the same training would show its points twice."""
+        self.finish("")
         for old in self._folder.glob(f"events.*{self._suffix}"):
             old.unlink()
         self._writer = SummaryWriter(str(self._folder), filename_suffix=self._suffix)
         for record in earlier:
-            self.add(record)
+            self.log(record)
 
-    def add(self, record: Record) -> None:
-        """Add the figures of a round."""
-        for name, value in self._story.scalars(record).items():
+    def log(self, record: Record) -> None:
+        """Log the metrics of a round."""
+        for name, value in self._run.scalars(record).items():
             self._writer.add_scalar(name, value, record.round)
 
-    def end(self, status: str) -> None:
+    def finish(self, status: str) -> None:
         """Close the file."""
         if self._writer is not None:
             self._writer.close()
 
 
-def open_tracker(story: Story, folder: Path) -> TensorBoardTracker:
+def open_tracker(run: TrackedRun, folder: Path) -> TensorBoardTracker:
     """Return a tracker for a folder."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"train: --tensorboard must be a folder, got the file {folder}.")
-    return TensorBoardTracker(folder, story)
+        raise ValueError(
+            f"train: --tensorboard must be a folder, got the file {display_path(folder)}; give "
+            "another path."
+        )
+    return TensorBoardTracker(folder, run)

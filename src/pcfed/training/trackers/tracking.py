@@ -1,4 +1,4 @@
-"""Trackers get every evaluated round once, also of a training that was stopped and goes on."""
+"""Trackers log every evaluated round once, also of a training that is interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ import numpy as np
 from pcfed.errors import one_line
 from pcfed.simulation import Evaluation, read_journal
 from pcfed.simulation.result import Record
-from pcfed.training.train import Job
+from pcfed.training.trainer import Trainer
 
-MOST_AGENTS = 20
-"""Agents whose figures are tracked one by one."""
+MAX_AGENTS = 20
+"""With more agents, only the mean and the maximum of their metrics are tracked."""
 
 
 class Tracker(Protocol):
-    """Where records go."""
+    """A program or file to which records are logged."""
 
-    def begin(self, earlier: Sequence[Record]) -> None:
-        """Take the records of the rounds so far, some or all of which it may have already."""
+    def start(self, earlier: Sequence[Record]) -> None:
+        """Log the records of the rounds so far; the tracker may have some of them already."""
 
-    def add(self, record: Record) -> None:
-        """Take the record of a round."""
+    def log(self, record: Record) -> None:
+        """Log the record of a round."""
 
-    def end(self, status: str) -> None:
-        """Finish, with how the training ended."""
+    def finish(self, status: str) -> None:
+        """Close the tracker, with the status of the training."""
 
 
 @dataclass(frozen=True)
-class Story:
-    """What a tracker should know of a training.
+class TrackedRun:
+    """The description of a training that trackers get.
 
     Attributes
     ----------
     name, digest : str
-        Its folder and its digest.
+        The path of the run directory and the digest of the training.
     agents : tuple of str
-        Their names.
+        The names of the agents.
     settings : mapping
         The configuration with all defaults.
     """
@@ -54,69 +54,82 @@ class Story:
     settings: dict[str, Any]
 
     def scalars(self, record: Record) -> dict[str, float]:
-        """Return the figures of a record by name; of few agents each, of many the extremes."""
-        found = {"objective": record.objective, "loss": record.loss, "seconds": record.seconds}
-        found |= {"bytes_up": record.bytes_up, "bytes_down": record.bytes_down}
+        """Return the finite metrics of a record by name."""
+        metrics = {"objective": record.objective, "loss": record.loss, "seconds": record.seconds}
+        metrics |= {"bytes_up": record.bytes_up, "bytes_down": record.bytes_down}
+        # Slashes and other special characters have a meaning in TensorBoard and MLflow.
+        safe_names = [re.sub(r"[^\w .-]", "_", agent) for agent in self.agents]
         for name in ("infeasibility", "test_loss", "test_accuracy"):
             values = getattr(record, name)
-            known = values[np.isfinite(values)]
-            if known.size:
-                found |= {f"{name}/mean": float(known.mean()), f"{name}/max": float(known.max())}
-            if len(self.agents) <= MOST_AGENTS:
-                plain = [re.sub(r"[^\w .-]", "_", agent) for agent in self.agents]
-                pairs = zip(plain, values.tolist(), strict=True)
-                found |= {f"{name}/{agent}": value for agent, value in pairs}
-        return {name: value for name, value in found.items() if np.isfinite(value)}
+            finite = values[np.isfinite(values)]
+            if finite.size:
+                metrics[f"{name}/mean"] = float(finite.mean())
+                metrics[f"{name}/max"] = float(finite.max())
+            if len(self.agents) <= MAX_AGENTS:
+                pairs = zip(safe_names, values.tolist(), strict=True)
+                metrics |= {f"{name}/{agent}": value for agent, value in pairs}
+        return {name: value for name, value in metrics.items() if np.isfinite(value)}
 
 
-class Tracking:
-    """Trackers of one training; use it as a context manager around the run.
+class TrackerGroup:
+    """The trackers of one training; use it as a context manager around the run.
 
-    A tracker that fails is left out from then on, with a sentence: the training goes on.
+    A tracker that fails is dropped with a message, and the training continues.
 
     Parameters
     ----------
     trackers : mapping of str to Tracker
-        What messages call them, and where records go.
+        The trackers, by the names that messages use.
     journal : Path
-        The history of the training, with the rounds that were done before.
+        The history of the training, with the rounds before it was resumed.
+
+    Attributes
+    ----------
+    status : str
+        The status of the training, to be set before the context ends.
+    notify : callable
+        Called with messages for the user.
     """
 
     def __init__(self, trackers: dict[str, Tracker], journal: Path) -> None:
         self._trackers, self._journal = dict(trackers), journal
-        self._last = 0
+        self._last_round = 0
         self.status = "interrupted"
-        self.tell: Callable[[str], object] = lambda text: None
+        self.notify: Callable[[str], object] = lambda text: None
 
-    def watch(self, seen: Evaluation) -> None:
-        """Hand on an evaluated round, and what was there already before the first of them.
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Log an evaluated round; a callback of `Trainer.run`.
 
-        So it is where a training begins again, with a smaller step.
+        Before the first round, the trackers get all earlier ones. They start again if rounds are
+        repeated, as in a training that restarts with a smaller step.
         """
-        if seen.record.round <= self._last:
-            self._each(lambda tracker: tracker.end("interrupted"))
-            self._last = 0
-        if not self._last:
-            self._begin(seen.record.round)
-        self._last = seen.record.round
-        self._each(lambda tracker: tracker.add(seen.record))
+        record = evaluation.record
+        if record.round <= self._last_round:
+            self._for_each(lambda tracker: tracker.finish("interrupted"))
+            self._last_round = 0
+        if not self._last_round:
+            self._start(record.round)
+        self._last_round = record.round
+        self._for_each(lambda tracker: tracker.log(record))
 
-    def _begin(self, before: float) -> None:
-        earlier = read_journal(self._journal) if self._trackers and self._journal.exists() else ()
-        known = [record for record in earlier if record.round < before]
-        self._last = known[-1].round if known else 0
-        self._each(lambda tracker: tracker.begin(known))
+    def _start(self, next_round: float) -> None:
+        """Start all trackers with the records of the rounds before ``next_round``."""
+        has_history = self._trackers and self._journal.exists()
+        records = read_journal(self._journal) if has_history else ()
+        earlier = [record for record in records if record.round < next_round]
+        self._last_round = earlier[-1].round if earlier else 0
+        self._for_each(lambda tracker: tracker.start(earlier))
 
-    def _each(self, do: Callable[[Tracker], object]) -> None:
+    def _for_each(self, action: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
-                do(tracker)
-            except Exception as error:  # disks, networks and packages fail in ways of their own
+                action(tracker)
+            except Exception as error:  # disks, networks and packages may raise anything
                 del self._trackers[name]
                 reason = f"{type(error).__name__}: {error}"
-                self.tell(one_line(f"{name} gets no more records ({reason})", 300))
+                self.notify(one_line(f"{name} gets no more records ({reason})", 300))
 
-    def __enter__(self) -> Tracking:
+    def __enter__(self) -> TrackerGroup:
         return self
 
     def __exit__(
@@ -125,40 +138,49 @@ class Tracking:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None and not self._last:  # there was nothing left to do
-            self._begin(np.inf)
-        self._each(lambda tracker: tracker.end(self.status))
+        if error is None and not self._last_round:  # all rounds had been done before
+            self._start(np.inf)
+        self._for_each(lambda tracker: tracker.finish(self.status))
 
 
 def open_trackers(
-    job: Job, *, csv: Path | None = None, tensorboard: Path | None = None, mlflow: bool = False
-) -> Tracking:
-    """Return the trackers that are asked for, checked and with nothing written yet.
+    trainer: Trainer,
+    *,
+    csv: Path | None = None,
+    tensorboard: Path | None = None,
+    mlflow: bool = False,
+) -> TrackerGroup:
+    """Return trackers for a training; nothing is written before its first evaluated round.
 
     Parameters
     ----------
-    job : Job
+    trainer : Trainer
         The training.
     csv : Path, optional
         A file with one row a record.
     tensorboard : Path, optional
         A folder of event files (needs tensorboardX).
     mlflow : bool
-        Whether to make a run of MLflow, where ``MLFLOW_TRACKING_URI`` says (needs mlflow-skinny).
+        Whether to log to MLflow, at ``MLFLOW_TRACKING_URI`` (needs mlflow-skinny).
 
     Raises
     ------
     ValueError
-        If the file is something else.
+        If the path is that of something else.
     ImportError
         If a package is missing.
     """
-    names = job.made.problem.names
-    facts = job.config.resolved()
-    story = Story(str(job.folder.path), job.made.digest, names, facts)
-    found: dict[str, Tracker] = {}
-    for name, where in (("csv", csv), ("tensorboard", tensorboard), ("mlflow", mlflow or None)):
-        if where is not None:
+    run = TrackedRun(
+        name=str(trainer.directory.path),
+        digest=trainer.setup.digest,
+        agents=trainer.setup.problem.names,
+        settings=trainer.config.resolved(),
+    )
+    trackers: dict[str, Tracker] = {}
+    targets = {"csv": csv, "tensorboard": tensorboard, "mlflow": mlflow or None}
+    for name, target in targets.items():
+        if target is not None:
+            # Each module imports an optional package.
             module = import_module(f"pcfed.training.trackers.{name}")
-            found[name] = module.open_tracker(story, where)
-    return Tracking(found, job.folder.history)
+            trackers[name] = module.open_tracker(run, target)
+    return TrackerGroup(trackers, trainer.directory.history)

@@ -1,0 +1,159 @@
+"""Reading a run directory, of a training that is finished or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pcfed.config.train_file import Config, read_config
+from pcfed.data.readers import read_bytes
+from pcfed.errors import display_path, one_line, short_repr
+from pcfed.simulation import read_journal
+from pcfed.simulation.result import Record
+from pcfed.training.directory import RunMetadata
+from pcfed.training.modules import load_module
+from pcfed.training.outcome import Outcome
+from pcfed.training.trained_models import TrainedModels
+
+MAX_LOG_BYTES = 100_000
+"""Only the end of a longer log is read."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """The contents of a run directory.
+
+    Attributes
+    ----------
+    path : Path
+        The run directory.
+    config : Config
+        What is trained; its data are not read.
+    versions : mapping of str to str
+        The versions with which the training was started.
+    history : tuple of Record
+        The evaluated rounds.
+    outcome : Outcome or None
+        The summary, once the training is finished.
+    models : TrainedModels or None
+        The models, once the training is finished.
+    log : str
+        The end of the log.
+    """
+
+    path: Path
+    config: Config
+    versions: Mapping[str, str]
+    history: tuple[Record, ...]
+    outcome: Outcome | None
+    models: TrainedModels | None
+    log: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The agents; numbered if no file in the run directory has their names yet."""
+        if self.models is not None:
+            return self.models.names
+        if self.outcome is not None:
+            return tuple(each.agent for each in self.outcome.agents)
+        if self.config.data.agent is None:
+            return tuple(agent.name for agent in self.config.agents)
+        num_agents = len(self.history[-1].infeasibility) if self.history else 0
+        return tuple(f"agent {i + 1}" for i in range(num_agents))
+
+
+def open_run(path: Path) -> SavedRun:
+    """Read a run directory.
+
+    Parameters
+    ----------
+    path : Path
+        The run directory.
+
+    Raises
+    ------
+    ValueError
+        If it is something else, or damaged.
+    """
+    metadata = _load_metadata(path)
+    outcome, models, history = (
+        path / name for name in ("outcome.json", "models.npz", "history.jsonl")
+    )
+    run = SavedRun(
+        path=path,
+        config=read_config(dict(metadata.config), path / "config.json"),
+        versions=metadata.versions,
+        history=read_journal(history) if history.exists() else (),
+        outcome=Outcome.load(outcome) if outcome.exists() else None,
+        models=TrainedModels.load(models) if models.exists() else None,
+        log=_read_log(path / "log.txt"),
+    )
+    _check_number_of_agents(run)
+    return run
+
+
+def open_models(path: Path) -> TrainedModels:
+    """Return the models of a training, from its run directory or from the file ``models.npz``.
+
+    Raises
+    ------
+    ValueError
+        If there are none.
+    """
+    if path.is_file():
+        return TrainedModels.load(path)
+    _load_metadata(path)  # refuses another directory
+    if not (path / "models.npz").exists():
+        raise ValueError(
+            f"{display_path(path)}: the training must be finished, got one without models.npz; "
+            "rerun pcfed train until it ends."
+        )
+    return TrainedModels.load(path / "models.npz")
+
+
+def open_module(path: Path, folder: Path) -> Any:
+    """Return the PyTorch module of a training, which runs its file.
+
+    Parameters
+    ----------
+    path : Path
+        The run directory.
+    folder : Path
+        The folder of the file that ``model.module`` names.
+    """
+    config = read_config(dict(_load_metadata(path).config), folder / "config.json")
+    return load_module(config, allow_import=True)
+
+
+def _load_metadata(path: Path) -> RunMetadata:
+    """Return the description of the training in a run directory."""
+    file = path / "config.json"
+    if not file.is_file():
+        raise ValueError(
+            f"{display_path(path)} must be the run directory of a training, but has no "
+            "config.json; give the one that pcfed train printed, such as runs/train."
+        )
+    return RunMetadata.load(file)
+
+
+def _read_log(file: Path) -> str:
+    """Return the end of the log; nothing if there is none."""
+    if not file.exists():
+        return ""
+    return read_bytes(display_path(file), file)[-MAX_LOG_BYTES:].decode("utf-8", "replace")
+
+
+def _check_number_of_agents(run: SavedRun) -> None:
+    """Refuse a directory whose files are of different numbers of agents."""
+    numbers = {len(record.infeasibility) for record in run.history}
+    numbers |= {len(run.outcome.agents)} if run.outcome else set()
+    numbers |= {len(run.models.names)} if run.models else set()
+    if len(numbers) > 1:
+        raise ValueError(
+            one_line(
+                f"{display_path(run.path)}: all files must have the same number of agents, got "
+                f"{short_repr(sorted(numbers))}; train again in another folder."
+            )
+        )

@@ -1,0 +1,283 @@
+"""Run a training that a file describes, in a run directory from which it can always be resumed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pcfed.algorithms import Algorithm
+from pcfed.config.train_file import Config, load_config
+from pcfed.guarantees import Gap
+from pcfed.sets import ProjectionError
+from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
+from pcfed.simulation.result import Result
+from pcfed.training.directory import RunDirectory
+from pcfed.training.evaluate import evaluate_training
+from pcfed.training.modules import user_code_errors
+from pcfed.training.setup import TrainingSetup, build_setup
+from pcfed.training.step_search import (
+    DIVERGENCE_FACTOR,
+    MAX_HALVINGS,
+    LossAbove,
+    local_algorithm,
+    needs_step_search,
+    with_trial_step,
+)
+from pcfed.training.trained_models import TrainedModels
+
+Callback = Callable[[Evaluation], object]
+"""A function of an evaluated round."""
+
+Notify = Callable[[str], object]
+"""A function that shows a message to the user."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """A training whose files have been read and checked; nothing is written before `run`.
+
+    Attributes
+    ----------
+    config : Config
+        The contents of the TOML file.
+    setup : TrainingSetup
+        The problem and the algorithm.
+    directory : RunDirectory
+        Where the training is saved.
+    """
+
+    config: Config
+    setup: TrainingSetup
+    directory: RunDirectory
+
+    def run(
+        self,
+        *,
+        workers: int = 1,
+        callbacks: Sequence[Callback] = (),
+        local_callbacks: Sequence[Callback] = (),
+        notify: Notify = lambda text: None,
+    ) -> Result:
+        """Start or resume the training, and save its models and its summary.
+
+        Parameters
+        ----------
+        workers : int
+            Number of threads.
+        callbacks : sequence of callables
+            Called with each evaluated round.
+        local_callbacks : sequence of callables
+            Called with each evaluated round of the comparison, in which every agent trains alone.
+        notify : callable
+            Called with warnings and other messages for the user, which are also logged.
+
+        Returns
+        -------
+        Result
+            Its history has only the last record: the run directory has them all.
+        """
+
+        def log_and_notify(text: str) -> None:
+            self.directory.log(text)
+            notify(text)
+
+        with (
+            self.directory.open(),
+            user_code_errors(self.config),
+            _warnings_sent_to(log_and_notify),
+        ):
+            result = self._train(workers, callbacks, log_and_notify)
+            if result.status not in ("finished", "stopped"):
+                return result
+            result.save(self.directory.result)
+            # A summary of fewer rounds must not stay beside these models.
+            self.directory.outcome.unlink(missing_ok=True)
+            try:
+                return self._finish(result, workers, local_callbacks)
+            except ProjectionError as error:
+                log_and_notify(f"no models are saved: {error}")
+                return result
+
+    def _train(self, workers: int, callbacks: Sequence[Callback], notify: Notify) -> Result:
+        """Run all rounds, or until the run is interrupted."""
+        setup, directory = self.setup, self.directory
+        directory.log(f"start or resume: {setup.problem!r}, {setup.algorithm!r}")
+        for warning in setup.warnings:
+            notify(warning)
+        if needs_step_search(setup.algorithm, setup.problem):
+            result = self._search_step(workers, callbacks, notify)
+        else:
+            gap = self.config.training.gap
+            result = self._run_rounds(
+                setup.algorithm,
+                workers=workers,
+                callbacks=callbacks,
+                stop=None if gap is None else Gap(gap, relative=True),
+                max_refusals=self.config.training.max_refusals,
+            )
+        for refusal in result.refusals:
+            name = setup.problem.names[refusal.agent]
+            notify(f"round {refusal.round}: {name} was refused, {refusal.reason}")
+        directory.log(f"{result.status}: {result.message}")
+        return result
+
+    def _search_step(self, workers: int, callbacks: Sequence[Callback], notify: Notify) -> Result:
+        """Run all rounds, and restart with half the step whenever the loss diverges."""
+        problem, start = self.setup.problem, self.setup.start
+        initial_loss = problem.loss(np.zeros(problem.n) if start is None else start)
+        while True:
+            num_halvings = self.directory.halvings.load()
+            result = self._run_rounds(
+                with_trial_step(self.setup.algorithm, problem, num_halvings),
+                workers=workers,
+                callbacks=callbacks,
+                stop=LossAbove(DIVERGENCE_FACTOR * initial_loss),
+                max_refusals=0,
+            )
+            if result.status not in ("stopped", "diverged"):
+                return result
+            if num_halvings == MAX_HALVINGS:
+                message = (
+                    f"The loss diverges with a step that was halved {num_halvings} times; give "
+                    "algorithm.step as a number."
+                )
+                return replace(result, status="diverged", message=message)
+            step = with_trial_step(self.setup.algorithm, problem, num_halvings + 1).step
+            notify(
+                f"the loss diverged in round {result.state.round}; the training restarts with "
+                f"half the step, {step:.3g}."
+            )
+            self.directory.halvings.restart(num_halvings + 1)
+
+    def _finish(self, result: Result, workers: int, callbacks: Sequence[Callback]) -> Result:
+        """Save the models, compare them with those of agents that train alone, and summarize."""
+        model = self.config.model
+        trained = TrainedModels.from_result(model.kind, self.setup, result, model.module)
+        trained.save(self.directory.models)
+        local, note = None, self._why_not_compared()
+        if note is None:
+            local = self._train_locally(result.state.round, workers, callbacks)
+            if local.status == "interrupted":
+                return replace(result, status="interrupted", message=local.message)
+            if local.status == "diverged":
+                note = f"No scores of agents alone: {local.message}"
+                local = None
+        notes = () if note is None else (note,)
+        outcome = evaluate_training(self.setup, result, trained, local, notes)
+        outcome.save(self.directory.outcome)
+        return result
+
+    def _why_not_compared(self) -> str | None:
+        """Return why no agent trains alone; None if all do."""
+        if not any(self.setup.tests):
+            return "No rows are held out, so there are no scores; see data.held_out."
+        if not self.config.training.local_only:
+            return "No agent trained alone, because training.local_only is false."
+        return None
+
+    def _train_locally(self, rounds: int, workers: int, callbacks: Sequence[Callback]) -> Result:
+        """Train every agent alone, for the same number of rounds, to compare with."""
+        num_halvings = self.directory.halvings.load()
+        result = self._run(
+            local_algorithm(self.setup.problem, self.setup.algorithm, num_halvings),
+            rounds=rounds,
+            eval_every=max(1, rounds // 50),
+            max_refusals=self.config.training.max_refusals,
+            callbacks=callbacks,
+            checkpoint=self.directory.local,
+            workers=workers,
+        )
+        self.directory.log(f"agents alone: {result.status}: {result.message}")
+        return result
+
+    def _run_rounds(self, algorithm: Algorithm, **options: Any) -> Result:
+        """Run the rounds of the training, from its last checkpoint."""
+        return self._run(
+            algorithm,
+            rounds=self.config.training.rounds,
+            eval_every=self.config.training.eval_every,
+            checkpoint=self.directory.checkpoint,
+            journal=self.directory.history,
+            **options,
+        )
+
+    def _run(
+        self, algorithm: Algorithm, *, checkpoint: Path, max_refusals: int, **options: Any
+    ) -> Result:
+        """Call `pcfed.run` with the settings that training and comparison have in common."""
+        training = self.config.training
+        return run(
+            self.setup.problem,
+            algorithm,
+            local_steps=training.local_steps,
+            batch=training.batch,
+            participation=training.participation,
+            x0=self.setup.start,
+            seed=training.seed,
+            refusals=RefusalPolicy(max_refusals, training.norm_limit),
+            checkpoint=Checkpointing(checkpoint, training.save_every, resume=True),
+            **options,
+        )
+
+
+@contextmanager
+def _warnings_sent_to(notify: Notify) -> Iterator[None]:
+    """Pass the text of every Python warning to a function instead of the terminal."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        notify(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def prepare(
+    path: str | Path, out: str | Path | None = None, *, allow_import: bool = False
+) -> Trainer:
+    r"""Read and check everything that a training needs, without writing anything.
+
+    Parameters
+    ----------
+    path : str or Path
+        The TOML file (`pcfed.config.train_file`).
+    out : str or Path, optional
+        The run directory; ``runs/`` and the name of the file by default.
+    allow_import : bool
+        Whether ``model.module`` may be imported, which runs the code in that file.
+
+    Raises
+    ------
+    ValueError
+        If a file is missing or wrong, or the run directory is that of something else.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> home = tempfile.TemporaryDirectory()
+    >>> folder = Path(home.name)
+    >>> _ = (folder / "homes.csv").write_text(
+    ...     "home,area,load\nnorth,1,3\nnorth,2,5\nsouth,1,2\nsouth,4,6\n")
+    >>> _ = (folder / "train.toml").write_text('''
+    ... model.kind = "least-squares"
+    ... data = {file = "homes.csv", agent = "home", target = "load", held_out = 0}
+    ... agents.north.constraint = {l1 = 1}
+    ... training = {rounds = 50}
+    ... ''')
+    >>> result = prepare(folder / "train.toml", folder / "run").run()
+    >>> result.models.round(2)
+    array([[1.  ],
+           [2.52]])
+    >>> home.cleanup()
+    """
+    config = load_config(path)
+    directory = Path("runs", config.path.stem) if out is None else Path(out)
+    setup = build_setup(config, allow_import=allow_import)
+    return Trainer(config, setup, RunDirectory(directory, config, setup.digest))
