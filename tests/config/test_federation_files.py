@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pcfed import FedAvg, FedProx, Local, PCFedAvg, Scaffold
-from pcfed.config.federation_files import METRICS, read_agent_file
-from pcfed.federation.protocol import MEASURES
-from pcfed.federation.settings import read_server
+from pcfed.config.federation_files import read_agent_file, read_server_file
+from pcfed.federation.server_config import ServerConfig
 
 SERVER = """training = "heating"
 roster = ["north", "south"]
@@ -30,7 +29,7 @@ constraint = {l1 = 5}
 
 def server(tmp_path, text):
     (tmp_path / "server.toml").write_text(text)
-    return read_server(tmp_path / "server.toml")
+    return read_server_file(tmp_path / "server.toml")
 
 
 def agent(tmp_path, text):
@@ -40,11 +39,11 @@ def agent(tmp_path, text):
 
 def test_defaults_of_the_server(tmp_path):
     found = server(tmp_path, SERVER)
-    terms = found.terms
-    assert (terms.training, terms.roster, found.size) == ("heating", ("north", "south"), 2)
-    assert (terms.rounds, terms.gap, terms.local_steps, terms.attempts) == (100, None, 10, 10)
-    assert (found.schema.n, found.deadline) == (6, 60.0)
-    assert terms.algorithm == PCFedAvg(0.1, 1.0, exact=True)
+    config = ServerConfig.from_file(found)
+    assert (config.training, config.roster, found.num_agents) == ("heating", ("north", "south"), 2)
+    assert (config.rounds, config.gap, config.local_steps, config.attempts) == (100, None, 10, 10)
+    assert (config.n, found.rounds.deadline) == (6, 60.0)
+    assert config.algorithm == PCFedAvg(0.1, 1.0, exact=True)
 
 
 def test_all_keys_of_the_server(tmp_path):
@@ -59,15 +58,15 @@ deadline = 30.0
 norm_limit = 1e3
 """
     found = server(tmp_path, SERVER.replace("minimum = 2\n", more))
-    terms = found.terms
-    assert (terms.rounds, terms.gap, terms.gap_every, terms.local_steps) == (7, 0.05, 3, 4)
-    assert (terms.seed, terms.minimum, terms.attempts, terms.norm_limit) == (9, 2, 5, 1e3)
-    assert found.deadline == 30.0
+    config = ServerConfig.from_file(found)
+    assert (config.rounds, config.gap, config.gap_every, config.local_steps) == (7, 0.05, 3, 4)
+    assert (config.seed, config.minimum, config.attempts, config.norm_limit) == (9, 2, 5, 1e3)
+    assert found.rounds.deadline == 30.0
 
 
 def test_a_roster_may_be_a_number(tmp_path):
     found = server(tmp_path, SERVER.replace('["north", "south"]', "5"))
-    assert (found.terms.roster, found.size) == ((), 5)
+    assert (ServerConfig.from_file(found).roster, found.num_agents) == ((), 5)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +80,27 @@ def test_a_roster_may_be_a_number(tmp_path):
     ],
 )
 def test_all_algorithms(tmp_path, table, algorithm):
-    assert server(tmp_path, SERVER.replace("step = 0.1\npenalty = 1.0", table)).terms.algorithm == (
-        algorithm
+    assert (
+        server(tmp_path, SERVER.replace("step = 0.1\npenalty = 1.0", table)).algorithm == algorithm
     )
 
 
 SERVERS = {
+    "algorithm": (
+        "step = 0.1",
+        'name = "Mine"',
+        "got 'Mine'; choose one of them, or name the modu",
+    ),
+    "imports": (
+        "[model]",
+        'imports = ["no_such"]\n[model]',
+        "imports: there is no module 'no_such'",
+    ),
+    "path": (
+        "[model]",
+        'imports = ["a/b.py"]\n[model]',
+        "imports must be names of modules, got 'a/b",
+    ),
     "training": (
         'training = "heating"\n',
         "",
@@ -138,10 +152,6 @@ def test_by_default_an_agent_reports_nothing(tmp_path):
     found = agent(tmp_path, AGENT + more)
     assert (found.certificate, found.report) == (True, ("loss", "rows"))
     assert agent(tmp_path, AGENT + "report = []\n").report == ()
-
-
-def test_the_metrics_are_those_of_the_protocol():
-    assert METRICS == MEASURES
 
 
 AGENTS = {

@@ -37,7 +37,7 @@ def test_all_errors_of_a_file_at_once():
         "algorithm.exact must be true or false, got 1; give one of the two.",
         "algorithm has no key 'prox'; valid keys are name, step, penalty, exact.",
         "rounds.rounds must be an integer ≥ 1, got 1.5;",
-        "the file has no key 'x'; valid keys are training, roster, model, algorithm, rounds.",
+        "the file has no key 'x'; valid keys are training, roster, imports, model, ",
     ]
     found = sentences(ServerFile, table)
     assert len(found) == len(starts)

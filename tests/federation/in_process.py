@@ -1,4 +1,4 @@
-"""A federation in this process, whose post is as bad as it is told to be."""
+"""A federation in this process, with a transport that loses and repeats messages on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pcfed.federation import Node, Server, Terms
+from pcfed.federation import Client, Server, ServerConfig
 from pcfed.federation.paths import HISTORY
 from tests.federations import classifiers
 
@@ -17,29 +17,29 @@ NAMES = ("north", "south", "west")
 OPTIONS = {"local_steps": 3, "seed": 4}
 
 
-class Post:
-    """Carries messages in this process, as badly as it is told to.
+class FaultyTransport:
+    """Carries messages in this process, with faults.
 
-    ``fates`` says for each exchange what becomes of each agent's message: it is delivered, it is
-    lost on the way, its reply is lost, it is delivered twice, or the agent dies before it has
+    ``faults`` has a mapping for each exchange, which says for an agent that its message is
+    delivered, is lost, loses its reply or is delivered twice, or that the agent dies before it has
     written its state, or after that and before it replies. All replies are kept for the tests.
     """
 
-    def __init__(self, nodes, fates=()):
-        self.nodes, self.fates = nodes, iter(fates)
+    def __init__(self, clients, faults=()):
+        self.clients, self.faults = clients, iter(faults)
         self.replies = []
 
-    def exchange(self, messages, least):
-        fate = next(self.fates, {})
+    def exchange(self, messages, min_present):
+        faults = next(self.faults, {})
         for name, message in messages.items():
-            what = fate.get(name, "delivered")
-            if what in ("lost", "dies before"):
+            fault = faults.get(name, "delivered")
+            if fault in ("lost", "dies before"):
                 continue
-            reply = self.nodes[name].answer(message)
-            if what in ("reply lost", "dies after"):
+            reply = self.clients[name].handle(message)
+            if fault in ("reply lost", "dies after"):
                 continue
-            if what == "twice":
-                again = self.nodes[name].answer(message)
+            if fault == "twice":
+                again = self.clients[name].handle(message)
                 for key, vector in reply.vectors.items():
                     np.testing.assert_array_equal(vector, again.vectors[key])
             self.replies.append(reply)
@@ -48,22 +48,22 @@ class Post:
 
 @contextmanager
 def federation(
-    folder: Path, algorithm, rounds, fates=(), *, problem=None, owner=None, **options
+    folder: Path, algorithm, rounds, faults=(), *, problem=None, owner=None, **options
 ) -> Iterator[tuple]:
-    """Yield a problem, its nodes and a coordinator; ``owner`` is what all agents' files say."""
+    """Yield a problem, its clients and a server; ``owner`` has the options of all clients."""
     problem = problem or classifiers()
-    nodes = {
-        name: Node(name, agent, folder / name, batch=0.3, **(owner or {}))
+    clients = {
+        name: Client(name, agent, folder / name, batch=0.3, **(owner or {}))
         for name, agent in zip(NAMES, problem.agents, strict=True)
     }
-    terms = Terms("a test", NAMES, problem.n, algorithm, rounds, **{**OPTIONS, **options})
-    with Server(terms, Post(nodes, fates), folder / "server") as server:
-        yield problem, nodes, server
+    config = ServerConfig("a test", NAMES, problem.n, algorithm, rounds, **{**OPTIONS, **options})
+    with Server(config, FaultyTransport(clients, faults), folder / "server") as server:
+        yield problem, clients, server
 
 
-def models(nodes, server):
-    vectors, algorithm = server.state.server, server.terms.algorithm
-    return np.stack([node.model(vectors, algorithm) for node in nodes.values()])
+def models(clients, server):
+    vectors, algorithm = server.state.vectors, server.config.algorithm
+    return np.stack([client.model(vectors, algorithm) for client in clients.values()])
 
 
 def history(server):

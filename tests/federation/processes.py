@@ -1,4 +1,4 @@
-"""Federations of real processes for tests: all are stopped, and the numbers are the simulator's."""
+"""Federations of real processes for tests, and their comparison with the simulator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,21 @@ from typing import Any
 import numpy as np
 
 from pcfed import Agent, Problem, run
-from pcfed.config.federation_files import read_agent_file
-from pcfed.federation.client import Node
-from pcfed.federation.local_federation import NAME, LocalFederation
-from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, folder_of
+from pcfed.config.federation_files import read_agent_file, read_server_file
+from pcfed.federation.agent_data import build_agent
+from pcfed.federation.client import Client
+from pcfed.federation.local_federation import FLOWER_NAME, Command, LocalFederation
+from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, training_directory
+from pcfed.federation.server_config import ServerConfig
+from pcfed.federation.server_result import ServerResult
 from pcfed.federation.server_state import ServerState
-from pcfed.federation.settings import build_agent, read_server
 from pcfed.federation.status_file import read_history
 from pcfed.storage.atomic import write_atomically
 
 EXACT = "exact = true\nstep = 0.5\npenalty = 1.0"
 BATCH = 0.3
 FAULTS = Path(__file__).with_name("faults")
-"""A folder whose sitecustomize.py makes a ClientApp die or wait where it is told to."""
+"""A folder whose sitecustomize.py makes a ClientApp die or wait, as `Federation.plant` says."""
 
 
 class Federation(LocalFederation):
@@ -66,81 +68,83 @@ class Federation(LocalFederation):
         rounds: int,
         algorithm: str = EXACT,
         minimum: int | None = None,
+        imports: Sequence[str] = (),
     ) -> None:
         """Write the server's file of another training."""
-        text = (self.folder / "server.toml").read_text()
-        kept = text[text.index("roster") : text.index("[algorithm]")]
-        least = len(self.names) if minimum is None else minimum
-        (self.folder / "server.toml").write_text(
-            f'training = "{training}"\n{kept}[algorithm]\n{algorithm}\n\n[rounds]\n'
-            f"rounds = {rounds}\nlocal_steps = 5\nseed = 3\nminimum = {least}\n"
+        text = self.server_file.read_text()
+        shared = text[text.index("roster") : text.index("[algorithm]")]
+        minimum = len(self.names) if minimum is None else minimum
+        self.server_file.write_text(
+            f'training = "{training}"\nimports = {list(imports)}\n{shared}'
+            f"[algorithm]\n{algorithm}\n\n[rounds]\n"
+            f"rounds = {rounds}\nlocal_steps = 5\nseed = 3\nminimum = {minimum}\n"
             "deadline = 60.0\n"
         )
 
-    def train(self, look: Callable[[], object] = lambda: None) -> None:
-        """Run until the audit is there: a machine that stood still for a minute loses a run."""
+    def train(self, on_tick: Callable[[], object] = lambda: None) -> None:
+        """Run until there is an audit: a run fails if the machine is stopped for a minute."""
         for _ in range(6):
-            self.run(look=look)
-            result = self.training / RESULT
-            if result.exists() and "audit" in json.loads(result.read_text()):
+            self.run(on_tick=on_tick)
+            path = self.training_directory / RESULT
+            if path.exists() and ServerResult.load(path).audit is not None:
                 return
         raise AssertionError((self.folder / "logs" / "flwr.log").read_text()[-3000:])
 
     def check(self) -> list[list[str]]:
-        """Compare with the simulator with the same absences; return who was counted when.
+        """Compare with the simulator with the same absences; return the agents of each round.
 
-        The audit must hold, and every agent's model be the simulator's.
+        The audit must hold, and every agent's model must be the simulator's.
         """
-        terms = read_server(self.folder / "server.toml").terms
-        audit = json.loads((self.training / RESULT).read_text())["audit"]
-        assert all(off < 1e-13 for off in audit.values()), audit
+        config = ServerConfig.from_file(read_server_file(self.server_file))
+        audit = ServerResult.load(self.training_directory / RESULT).audit
+        assert all(difference < 1e-13 for difference in audit.values()), audit
         history = self.history()
-        assert [entry["round"] for entry in history] == list(range(terms.rounds))
-        counted = [entry["counted"] for entry in history]
+        assert [entry["round"] for entry in history] == list(range(config.rounds))
+        accepted = [entry["accepted"] for entry in history]
         agents = self.agents()
         expected = run(
             Problem(agents),
-            terms.algorithm,
-            rounds=terms.rounds,
-            local_steps=terms.local_steps,
+            config.algorithm,
+            rounds=config.rounds,
+            local_steps=config.local_steps,
             batch=BATCH,
-            seed=terms.seed,
+            seed=config.seed,
             participation=[
                 [i for i, name in enumerate(self.names) if name not in present]
-                for present in counted
+                for present in accepted
             ],
         )
-        server = ServerState.load(self.training / CHECKPOINT).server
+        vectors = ServerState.load(self.training_directory / CHECKPOINT).vectors
         for agent, model in zip(agents, expected.models, strict=True):
-            node = Node(str(agent.name), agent, self.state(str(agent.name)))
-            found = node.model(server, terms.algorithm)
+            client = Client(str(agent.name), agent, self.state(str(agent.name)))
+            found = client.model(vectors, config.algorithm)
             np.testing.assert_allclose(found, model, rtol=0, atol=1e-12)
-        return counted
+        return accepted
 
     def history(self) -> list[dict[str, Any]]:
-        """Return what the server has noted of each round."""
-        return read_history(self.training / HISTORY, 99)
+        """Return the server's history."""
+        return read_history(self.training_directory / HISTORY, 99)
 
     def agents(self) -> list[Agent]:
         """Return the agents as the simulator needs them."""
-        schema = read_server(self.folder / "server.toml").schema
+        model = read_server_file(self.server_file).model
         files = [self.folder / f"{name}.toml" for name in self.names]
-        return [build_agent(file, read_agent_file(file), schema) for file in files]
+        return [build_agent(file, read_agent_file(file), model) for file in files]
 
     def state(self, name: str) -> Path:
         """Return the folder of an agent's state."""
-        terms = read_server(self.folder / "server.toml").terms
-        return folder_of(self.folder / f"{name}.toml", terms.training)
+        training = read_server_file(self.server_file).training
+        return training_directory(self.folder / f"{name}.toml", training)
 
     def kill(self, name: str) -> None:
         """Kill a SuperNode or the SuperLink, and nothing else, with SIGKILL."""
-        assert self.running is not None
-        os.kill(self.running.processes[name], signal.SIGKILL)
+        assert self.processes is not None
+        os.kill(self.processes.pids[name], signal.SIGKILL)
         wait_until(lambda: not self.alive()[name])
         self.killed.append(name)
 
     def plant(self, agent: str, where: str, index: int, *, wait: bool = False) -> None:
-        """Make the ClientApp of an agent die in a round, or wait to be let go; once.
+        """Make the ClientApp of an agent die in a round, or wait for `release`; once.
 
         Parameters
         ----------
@@ -160,31 +164,31 @@ class Federation(LocalFederation):
 
     @property
     def reached(self) -> bool:
-        """Whether a ClientApp has come to where the fault is."""
+        """Whether a ClientApp has reached the fault."""
         return (self.faults / "reached").exists()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """End the waiting of a ClientApp."""
         (self.faults / "go").touch()
 
     def register(self, key: Path) -> None:
         """Register the public key of an agent at the SuperLink."""
-        self._flwr("supernode", "register", key, NAME)
+        self._flwr("supernode", "register", key, FLOWER_NAME)
 
     def stranger(self, name: str, keys: Path, authority: Path) -> int:
-        """Start a SuperNode with the file of the first agent and other keys; return its number."""
-        assert self.running is not None
-        line = self._node(name, self.folder / "agent-1.toml", self.running.port, secure=True)
+        """Start a SuperNode with the first agent's file and other keys; return its process id."""
+        assert self.processes is not None
+        line = self._supernode_command(name, self.folder / "agent-1.toml", self.processes)
         line[line.index("--root-certificates") + 1] = authority
         line[line.index("--auth-supernode-private-key") + 1] = keys / f"{name}.key"
-        return self._start(name, [*line, "--max-retries", 1])
+        return self._spawn(name, [*line, "--max-retries", 1])
 
     def log(self, name: str) -> str:
-        """Return what a process has said."""
+        """Return the log of a process."""
         return (self.folder / "logs" / f"{name}.log").read_text()
 
     def stop(self) -> None:
-        """Kill whatever was started, and what that has started."""
+        """Kill all processes that were started, and their children."""
         for group in self._groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -194,8 +198,8 @@ class Federation(LocalFederation):
         path = os.pathsep.join([str(FAULTS), os.environ.get("PYTHONPATH", "")])
         return {**super()._environment(), "PYTHONPATH": path, "FAULT": str(self.faults)}
 
-    def _start(self, name: str, line: list[Path | str | int]) -> int:
-        self._groups.append(super()._start(name, line))
+    def _spawn(self, name: str, command: Command) -> int:
+        self._groups.append(super()._spawn(name, command))
         return self._groups[-1]
 
 
@@ -210,9 +214,9 @@ def federation(folder: Path, agents: int, *, secure: bool) -> Iterator[Federatio
         found.stop()
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 180.0) -> None:
-    """Wait for something, with patience: the machine may stand still for a minute."""
+def wait_until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
+    """Wait until a condition holds; long, because the machine may be stopped for a minute."""
     end = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

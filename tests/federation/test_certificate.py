@@ -1,4 +1,4 @@
-"""The certificate over messages: the numbers of `certify`, and everybody's consent."""
+"""The certificate over messages: the numbers of `certify`, and the consent of all owners."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pcfed import Agent, Problem, certify, run
-from pcfed.federation.server import TooFew
+from pcfed.federation.server import MissingAgents
+from pcfed.federation.server_result import ServerResult
 from pcfed.sets import L1Ball, WholeSpace
 from tests.federation.in_process import NAMES, OPTIONS, federation, history, models
 from tests.federations import ALGORITHMS, classifiers
@@ -36,57 +37,57 @@ def test_what_is_sent_is_what_is_summed_and_nothing_more(tmp_path):
         server.run()
         server.transport.replies.clear()
         server.certificate()
-        sent = [(r.kind, set(r.vectors), set(r.facts)) for r in server.transport.replies]
-    always = {"name", "training", "round", "certificate"}
+        sent = [(r.kind, set(r.vectors), set(r.metadata)) for r in server.transport.replies]
+    always = {"protocol", "name", "training", "round", "certificate"}
     expected = [
-        ("model", {"model"}, always),
-        ("slope", {"gradient"}, always | {"objective", "nonconvex"}),
-        ("share", set(), always | {"share"}),
+        ("feasible_model", {"model"}, always),
+        ("objective_terms", {"gradient"}, always | {"objective", "nonconvex"}),
+        ("gap_term", set(), always | {"gap"}),
     ]
     assert sent == [each for each in expected for _ in NAMES]
 
 
 def test_no_certificate_without_the_consent_of_all(tmp_path):
-    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, owner=WILLING) as (_, nodes, server):
-        nodes["south"]._certificate = False
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, owner=WILLING) as (_, clients, server):
+        clients["south"]._certificate = False
         server.run()
         server.transport.replies.clear()
         result = server.conclude()
-        assert result["no_certificate"] == (
+        assert result.no_certificate == (
             "A certificate needs the consent of all agents, and south did not give it; the owner "
-            "can, by certificate = true in the agent's file."
+            "can, with certificate = true in the agent's file."
         )
-        assert "certificate" not in result
+        assert result.certificate is None
         kinds = {reply.kind for reply in server.transport.replies}
-        assert kinds == {"finish", "audit"}  # nobody has shown anything in vain
-    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, owner=WILLING) as (_, nodes, server):
-        nodes["south"]._certificate = False  # after a restart nobody knows who consents
-        assert "south did not give it" in server.conclude()["no_certificate"]
+        assert kinds == {"finish", "audit"}  # no agent has revealed its model for nothing
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, owner=WILLING) as (_, clients, server):
+        clients["south"]._certificate = False  # the server does not know yet who consents
+        assert "south did not give it" in server.conclude().no_certificate
         assert not [
             reply
             for reply in server.transport.replies
-            if reply.facts["name"] == "south" and reply.kind == "model" and reply.vectors
+            if reply.metadata["name"] == "south"
+            and reply.kind == "feasible_model"
+            and reply.vectors
         ]
-        nodes["south"]._certificate = True
+        clients["south"]._certificate = True
         server.finish()
-        assert server.conclude()["certificate"]["gap"] > 0  # the owner has changed his mind
+        assert server.conclude().certificate.gap > 0  # now the owner consents
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_no_certificate_while_an_agent_is_away(step, tmp_path):
+def test_no_certificate_while_an_agent_is_absent(step, tmp_path):
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, owner=WILLING) as (_, _, server):
         server.run()
-        server.transport.fates = iter([{}] * step + [{"west": "lost"}])
+        server.transport.faults = iter([{}] * step + [{"west": "lost"}])
         result = server.conclude()
-        assert result["no_certificate"] == (
-            "A certificate needs all agents, and west did not answer."
-        )
-        assert result["finished"] == list(NAMES)
-        assert max(result["audit"].values()) < 1e-14
-        assert server.conclude()["certificate"]["gap"] > 0
+        assert result.no_certificate == ("A certificate needs all agents, and west did not answer.")
+        assert result.finished == list(NAMES)
+        assert max(result.audit.values()) < 1e-14
+        assert server.conclude().certificate.gap > 0
 
 
-def test_a_set_without_a_bound_is_named(tmp_path):
+def test_an_unbounded_set_is_named(tmp_path):
     first = classifiers().agents
     agents = [
         Agent(a.loss, WholeSpace() if i == 1 else L1Ball(1.0), 0.1) for i, a in enumerate(first)
@@ -94,32 +95,34 @@ def test_a_set_without_a_bound_is_named(tmp_path):
     problem = Problem(agents)
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, problem=problem, owner=WILLING) as (
         _,
-        nodes,
+        clients,
         server,
     ):
         server.run()
         found = server.certificate()
-        assert certify(problem, models(nodes, server)).gap == np.inf
+        assert certify(problem, models(clients, server)).gap == np.inf
         assert found.gap is None
         assert found.sentence == (
-            "No certificate: the set of south has no bound along its gradient."
+            "No certificate: the set of south is unbounded along its gradient."
         )
-        text = json.dumps(server.conclude(), allow_nan=False)
-        assert json.loads(text)["certificate"]["reason"] == found.reason
+        server.conclude().save(tmp_path / "result.json")
+        contents = (tmp_path / "result.json").read_text()
+        assert json.loads(contents, parse_constant=pytest.fail)["certificate"] == vars(found)
+        assert ServerResult.load(tmp_path / "result.json").certificate == found
 
 
-def test_numbers_that_are_none_give_no_certificate(tmp_path):
-    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 1, owner=WILLING) as (_, nodes, server):
+def test_values_that_are_not_numbers_give_no_certificate(tmp_path):
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 1, owner=WILLING) as (_, clients, server):
         server.run()
-        honest = nodes["west"].answer
+        honest = clients["west"].handle
 
         def lies(message):
             reply = honest(message)
-            if reply.kind == "share":
-                reply.facts["share"] = "nothing"
+            if reply.kind == "gap_term":
+                reply.metadata["gap"] = "nothing"
             return reply
 
-        nodes["west"].answer = lies
+        clients["west"].handle = lies
         assert server.certificate().gap is None
 
 
@@ -127,7 +130,7 @@ def test_training_stops_at_the_gap(tmp_path):
     algorithm, gap = ALGORITHMS["exact PCFedAvg"], 0.2
     with federation(tmp_path, algorithm, 400, owner=WILLING, gap=gap, gap_every=20) as (
         problem,
-        nodes,
+        clients,
         server,
     ):
         done = server.run().round
@@ -135,8 +138,8 @@ def test_training_stops_at_the_gap(tmp_path):
         assert done % 20 == 0
         result = server.conclude()
         server.finish()
-        at_end = certify(problem, models(nodes, server), tightening=0)
-    assert result["certificate"]["gap"] == pytest.approx(at_end.gap, abs=1e-12)
+        at_end = certify(problem, models(clients, server), tightening=0)
+    assert result.certificate.gap == pytest.approx(at_end.gap, abs=1e-12)
     assert at_end.gap <= gap * at_end.objective
     earlier = run(problem, algorithm, rounds=done - 20, batch=0.3, **OPTIONS)
     before = certify(problem, earlier, tightening=0)
@@ -146,28 +149,30 @@ def test_training_stops_at_the_gap(tmp_path):
         _,
         server,
     ):
-        assert server.run().round == done  # after a restart it is still good enough
+        assert server.run().round == done  # after a restart the gap is still reached
 
 
-def test_a_gap_is_refused_at_once_if_an_owner_says_no(tmp_path):
+def test_a_gap_is_refused_at_once_if_an_owner_does_not_consent(tmp_path):
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 9, owner=WILLING, gap=0.1) as (
         _,
-        nodes,
+        clients,
         server,
     ):
-        nodes["west"]._certificate = False
-        with pytest.raises(TooFew, match=r"^rounds.gap needs the consent of all agents, and west"):
+        clients["west"]._certificate = False
+        with pytest.raises(
+            MissingAgents, match=r"^rounds.gap needs the consent of all agents, and west"
+        ):
             server.run()
         assert server.state.round == 0
 
 
-def test_a_look_at_the_gap_while_somebody_is_away_is_left_out(tmp_path):
-    fates = [{}, {}, {"west": "lost"}]  # two rounds, then a look
+def test_the_gap_is_not_certified_while_an_agent_is_absent(tmp_path):
+    faults = [{}, {}, {"west": "lost"}]  # two rounds, then a certificate
     notes = []
     with federation(
-        tmp_path, ALGORITHMS["PCFedAvg"], 3, fates, owner=WILLING, gap=0.001, gap_every=2
+        tmp_path, ALGORITHMS["PCFedAvg"], 3, faults, owner=WILLING, gap=0.001, gap_every=2
     ) as (_, _, server):
-        server.watch = lambda **facts: notes.append(facts)
+        server.on_status = lambda **changes: notes.append(changes)
         assert server.run().round == 3
         assert len(history(server)) == 3
     assert {"note": "A certificate needs all agents, and west did not answer."} in notes

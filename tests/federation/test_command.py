@@ -1,56 +1,60 @@
-"""What ``pcfed federation`` shows while a training runs, and in the end."""
+"""The output of ``pcfed federation`` during and after a training."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from pcfed.cli import federation
+from pcfed.federation.certification import FederatedCertificate
 from pcfed.federation.local_federation import LocalFederation
+from pcfed.federation.server_result import ServerResult
+from pcfed.federation.status_file import Status
 
-ENTRY = {"round": 0, "counted": ["a", "b"], "refused": {}, "missing": [], "told": {}}
+ENTRY = {"round": 0, "accepted": ["a", "b"], "refused": {}, "missing": [], "metrics": {}}
 
 
 @pytest.fixture
 def training(tmp_path):
     LocalFederation(tmp_path).write_example(2)
-    found = LocalFederation(tmp_path).training
+    found = LocalFederation(tmp_path).training_directory
     found.mkdir()
     return found
 
 
-def write(training, entries, **facts):
+def write(training, entries, **changes):
     lines = "".join(json.dumps({**ENTRY, **entry}) + "\n" for entry in entries)
     (training / "history.jsonl").write_text(lines + '{"round": 9, "coun')
-    known = {"stage": "training", "rounds": 3, "first": 1, "began": 0.0, "updated": 1.0}
-    (training / "progress.json").write_text(json.dumps({**known, **facts}))
+    status = Status("example", rounds=3, stage="training", first_round=1, updated_at=1.0)
+    replace(status, **changes).save(training / "status.json")
 
 
-def test_without_a_terminal_there_is_a_line_a_round(training, capsys):
-    with federation.View(training) as view:
-        view.look()
+def test_without_a_terminal_there_is_one_line_per_round(training, capsys):
+    with federation.ProgressView(training) as view:
+        view.refresh()
         write(training, [{}])
-        view.look()
+        view.refresh()
         assert capsys.readouterr().out == ""  # that round was before this run
-        more = {"counted": ["a"], "refused": {"b": "it is not finite"}}
+        more = {"accepted": ["a"], "refused": {"b": "it is not finite"}}
         write(training, [{}, {"round": 1, **more}])
-        view.look()
-        view.look()
-        write(training, [{}, {"round": 1, **more}, {"round": 2, "counted": [], "missing": ["a"]}])
-        view.look()
+        view.refresh()
+        view.refresh()
+        write(training, [{}, {"round": 1, **more}, {"round": 2, "accepted": [], "missing": ["a"]}])
+        view.refresh()
     assert capsys.readouterr().out.splitlines() == [
-        "round 2 of 3: counted a; refused b: it is not finite",
-        "round 3 of 3: counted ; missing a",
+        "round 2 of 3: accepted a; refused b: it is not finite",
+        "round 3 of 3: accepted ; missing a",
     ]
 
 
-def test_what_an_older_run_left_is_not_shown_as_news(training, capsys):
+def test_the_status_of_an_earlier_command_is_not_shown(training, capsys):
     write(training, [{"round": 1}])
-    with federation.View(training) as view:
-        view.look()
+    with federation.ProgressView(training) as view:
+        view.refresh()
     assert capsys.readouterr().out == ""
 
 
@@ -62,33 +66,33 @@ def pcfed(folder, *words):
 def test_the_status_of_a_training_that_has_ended(tmp_path, training):
     write(
         training,
-        [{"told": {"a": {"loss": 0.25}}}],
+        [{"metrics": {"a": {"loss": 0.25}}}],
         stage="done",
         round=1,
         roster=["a", "b"],
-        here=["a"],
+        present=["a"],
         late=["b"],
     )
-    certificate = {"round": 1, "objective": 2.0, "gap": 0.5, "reason": None}
-    result = {"rounds": 1, "finished": ["a"], "told": {}, "certificate": certificate}
-    (training / "result.json").write_text(json.dumps({**result, "audit": {"w_mean": 1e-16}}))
+    certificate = FederatedCertificate(1, objective=2.0, gap=0.5, reason=None)
+    result = ServerResult(1, ["a"], certificate=certificate, audit={"w_mean": 1e-16})
+    result.save(training / "result.json")
     done = pcfed(tmp_path, "status", "--folder", ".")
     assert done.returncode == 0, done.stderr
     for said in (
         "done: 1 of 3 rounds done",
-        "here: a",
-        "away: b",
+        "present: a",
+        "absent: b",
         "late: b",
         "a loss 0.25",
         "the models have objective 2, at most 0.5 (25 %) above the optimum",
-        "off from the server's by 1.0e-16 at most",
-        "now have their own models: a.",
+        "private vectors by at most 1.0e-16.",
+        "have written their models: a.",
     ):
         assert said in done.stdout
 
 
 @pytest.mark.parametrize("command", ["status", "audit", "run"])
-def test_a_folder_without_a_federation_is_told_in_a_sentence(tmp_path, command):
+def test_a_folder_without_a_federation_is_one_sentence(tmp_path, command):
     done = pcfed(tmp_path, command, "--folder", "nowhere")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""What everybody has in the end, and what nobody else gets to know."""
+"""The models and reports at the end of a training, and what the server does not get."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pcfed import Agent, FedAvg, PCFedAvg, certify
+from pcfed.config.federation_files import METRICS
 from pcfed.federation.agent_report import use_of_budget
-from pcfed.federation.protocol import MEASURES
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box, Halfspace, L1Ball, L2Ball, WholeSpace
 from pcfed.storage.archive import load_arrays
@@ -20,11 +20,11 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=
 @every_algorithm
 def test_every_agent_has_its_feasible_model(algorithm, tmp_path):
     owner = {"certificate": True}
-    with federation(tmp_path, algorithm, 4, owner=owner) as (problem, nodes, server):
+    with federation(tmp_path, algorithm, 4, owner=owner) as (problem, clients, server):
         server.run()
         result = server.conclude()
-        expected = certify(problem, models(nodes, server))
-    assert result["finished"] == list(NAMES)
+        expected = certify(problem, models(clients, server))
+    assert result.finished == list(NAMES)
     for name, agent, model in zip(NAMES, problem.agents, expected.models, strict=True):
         about, arrays = load_arrays(tmp_path / name / "model.npz")
         np.testing.assert_array_equal(arrays["model"], model)
@@ -36,13 +36,13 @@ def test_every_agent_has_a_report_of_its_own(tmp_path):
     algorithm = PCFedAvg(step=1.0, penalty=3.0)
     with federation(tmp_path, algorithm, 30, owner={"certificate": True}) as (
         problem,
-        nodes,
+        clients,
         server,
     ):
         server.run()
         result = server.conclude()
-        own = models(nodes, server)
-        average = algorithm.average(server.state.server)
+        own = models(clients, server)
+        average = algorithm.average(server.state.vectors)
     page = (tmp_path / "north" / "report.html").read_text()
     agent = problem.agents[0]
     feasible = agent.constraint.project(own[0])
@@ -53,14 +53,14 @@ def test_every_agent_has_a_report_of_its_own(tmp_path):
     for model in (feasible, average):
         assert f"{agent.loss.value(model):.6g}" in page
         assert f"{100 * agent.loss.accuracy(model):.2f} %" in page
-    assert f"at most {result['certificate']['gap']:.3g} " in page
+    assert result.certificate.sentence in page
     assert "south" not in page
     assert "<script" not in page
 
 
 def test_names_in_a_report_are_escaped(tmp_path):
-    with federation(tmp_path, ALGORITHMS["Local"], 1) as (_, nodes, server):
-        nodes["north"].name = "<b>north"
+    with federation(tmp_path, ALGORITHMS["Local"], 1) as (_, clients, server):
+        clients["north"].name = "<b>north"
         server.run()
         server.finish()
     page = (tmp_path / "north" / "report.html").read_text()
@@ -72,13 +72,13 @@ def test_names_in_a_report_are_escaped(tmp_path):
 
 def test_the_server_keeps_no_personal_model(tmp_path):
     algorithm = PCFedAvg(step=1.0, penalty=3.0, exact=True)
-    owner = {"certificate": True, "report": MEASURES}
-    with federation(tmp_path, algorithm, 10, owner=owner) as (problem, nodes, server):
+    owner = {"certificate": True, "report": METRICS}
+    with federation(tmp_path, algorithm, 10, owner=owner) as (problem, clients, server):
         server.run()
         server.conclude()
-        own = models(nodes, server)
+        own = models(clients, server)
     feasible = certify(problem, own).models
-    offsets = own - server.state.server["C"]
+    offsets = own - server.state.vectors["C"]
     assert np.abs(own - own.mean(axis=0)).max() > 0.1  # they differ from the average
     files = sorted(path.name for path in (tmp_path / "server").iterdir())
     assert files == ["checkpoint.npz", "history.jsonl"]
@@ -90,7 +90,7 @@ def test_the_server_keeps_no_personal_model(tmp_path):
                 assert np.abs(vector - private).max() > 1e-3
 
 
-def test_who_missed_the_end_gets_it_by_asking_again(tmp_path):
+def test_an_agent_that_missed_the_end_can_be_asked_again(tmp_path):
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, [{}, {}, {"west": "lost"}]) as (
         _,
         _,
@@ -103,25 +103,25 @@ def test_who_missed_the_end_gets_it_by_asking_again(tmp_path):
         assert (tmp_path / "west" / "model.npz").exists()
 
 
-ALWAYS = {"name", "training", "round", "certificate"}
+ALWAYS = {"protocol", "name", "training", "round", "certificate"}
 
 
-@pytest.mark.parametrize("report", [(), ("loss",), ("rows", "accuracy"), MEASURES])
-def test_only_what_the_owner_allows_is_told(report, tmp_path):
+@pytest.mark.parametrize("report", [(), ("loss",), ("rows", "accuracy"), METRICS])
+def test_only_metrics_that_the_owner_allows_are_reported(report, tmp_path):
     with federation(tmp_path, FedAvg(step=0.1), 2, owner={"report": report}) as (
         problem,
         _,
         server,
     ):
-        start = server.state.server["x"].copy()
+        start = server.state.vectors["x"].copy()
         server.run()
-        told = server.finish()
+        at_end = server.finish()
         for reply in server.transport.replies:
-            assert set(reply.facts) == ALWAYS | {f"told_{key}" for key in report}
+            assert set(reply.metadata) == ALWAYS | {f"metric_{key}" for key in report}
             assert set(reply.vectors) <= {"delta"}
         entries = history(server)
-        end = server.state.server["x"]
-    for model, said in ((start, entries[0]["told"]), (end, told)):
+        end = server.state.vectors["x"]
+    for model, said in ((start, entries[0]["metrics"]), (end, at_end)):
         for name, agent in zip(NAMES, problem.agents, strict=True):
             expected = {
                 "loss": agent.loss.value(model),
@@ -129,24 +129,24 @@ def test_only_what_the_owner_allows_is_told(report, tmp_path):
                 "infeasibility": agent.constraint.distance(model),
                 "rows": 50.0,
             }
-            assert said.get(name, {}) == {key: expected[key] for key in MEASURES if key in report}
+            assert said.get(name, {}) == {key: expected[key] for key in METRICS if key in report}
 
 
-def test_figures_that_are_no_numbers_are_left_out(tmp_path):
-    owner = {"report": MEASURES}
-    with federation(tmp_path, FedAvg(step=0.1), 1, owner=owner) as (_, nodes, server):
-        honest = nodes["west"].answer
+def test_metrics_that_are_not_numbers_are_ignored(tmp_path):
+    owner = {"report": METRICS}
+    with federation(tmp_path, FedAvg(step=0.1), 1, owner=owner) as (_, clients, server):
+        honest = clients["west"].handle
 
         def lies(message):
             reply = honest(message)
-            reply.facts.update(told_loss="<b>", told_rows=np.inf, told_other=1.0)
+            reply.metadata.update(metric_loss="<b>", metric_rows=np.inf, metric_other=1.0)
             return reply
 
-        nodes["west"].answer = lies
+        clients["west"].handle = lies
         server.run()
-        told = history(server)[0]["told"]
-    assert set(told["north"]) == set(MEASURES)
-    assert set(told["west"]) == {"infeasibility", "accuracy"}
+        metrics = history(server)[0]["metrics"]
+    assert set(metrics["north"]) == set(METRICS)
+    assert set(metrics["west"]) == {"infeasibility", "accuracy"}
 
 
 def test_the_use_of_a_budget():

@@ -20,7 +20,7 @@ KILLED = "agent-2"
 
 def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
     with federation(tmp_path / "federation", 3, secure=True) as real:
-        with pytest.raises(ValueError, match="has one that runs; take it down"):
+        with pytest.raises(ValueError, match="run already; stop them with down"):
             real.up(secure=True)
         make_keys(tmp_path / "own", ["localhost"], ["stranger"])
         real.stranger("stranger", tmp_path / "own", real.folder / "keys" / "ca.crt")
@@ -33,10 +33,10 @@ def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
                 real.up(secure=True)
 
         real.train(kill_and_start_again)
-        counted = real.check()
+        accepted = real.check()
         assert real.killed == [KILLED]
-        assert KILLED not in counted[1]
-        assert {name for present in counted for name in present} == set(real.names)
+        assert KILLED not in accepted[1]
+        assert {name for present in accepted for name in present} == set(real.names)
         wait_until(lambda: "Exit Code: 305" in real.log("stranger"))
 
         apps = [path for path in (real.folder / "flower" / "apps").rglob("*") if path.is_file()]
@@ -53,10 +53,10 @@ def test_openssl_accepts_the_certificate(tmp_path):
     assert subprocess.run(check, capture_output=True, check=False).returncode == 0
 
 
-def test_the_command_line_of_a_federation_that_is_not_there(tmp_path):
+def test_commands_without_a_federation(tmp_path):
     for command, code, said in (
-        ("run", 2, "federation: nothing runs in nowhere; start it with up."),
-        ("down", 0, "0 processes stopped."),
+        ("run", 2, "federation: no processes run in nowhere; start them with pcfed federation up."),
+        ("down", 0, "Stopped 0 processes."),
     ):
         line = [sys.executable, "-m", "pcfed", "federation", command, "--folder", "nowhere"]
         done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -76,4 +76,4 @@ def test_keys_are_made_once_and_are_for_their_owners(tmp_path):
     assert all((tmp_path / "keys" / name).stat().st_mode & 0o077 == 0 for name in private)
     again = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 2
-    assert "ca.crt is there already, and is not overwritten" in again.stderr
+    assert "ca.crt exists already and is not overwritten" in again.stderr

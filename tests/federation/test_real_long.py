@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pcfed.federation.client import Memory
+from pcfed.federation.client_state import ClientState
 from pcfed.federation.keys import make_keys
 from pcfed.federation.paths import STATE
 from tests.federation.processes import EXACT, Federation, federation, wait_until
+from tests.federation.test_server import MODULE
 
 pytestmark = pytest.mark.federation
 
@@ -41,7 +42,17 @@ def test_the_numbers_of_the_simulator(real, name):
     assert real.check() == [real.names] * 2
 
 
-def test_strangers_get_nowhere(real, tmp_path):
+def test_an_algorithm_that_server_and_agents_import(real):
+    (real.folder / "own_algorithms.py").write_text(MODULE)
+    for name in real.names:
+        real.change(name, "coupling", 'imports = ["own_algorithms"]\ncoupling')
+    algorithm = 'name = "Momentum"\nstep = 0.05\npenalty = 3.0\nmomentum = 0.8'
+    real.begin("own algorithm", rounds=3, algorithm=algorithm, imports=["own_algorithms"])
+    real.train()
+    assert real.check() == [real.names] * 3
+
+
+def test_strangers_are_rejected(real, tmp_path):
     """A key that nobody registered; a registered one with an authority that is not the server's."""
     own, theirs = tmp_path / "own", real.folder / "keys"
     make_keys(own, ["127.0.0.1"], ["unregistered", "deceived"])
@@ -64,61 +75,62 @@ def test_a_node_that_is_killed_while_it_computes(real):
     real.begin("killed node", rounds=4, minimum=3)
     real.plant(FAULTY, "computing", 1, wait=True)
     real.train(once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True)))
-    counted = real.check()
-    assert FAULTY not in counted[1]
-    assert any(FAULTY in present for present in counted)
+    accepted = real.check()
+    assert FAULTY not in accepted[1]
+    assert any(FAULTY in present for present in accepted)
 
 
 def test_a_server_that_is_killed_while_agents_compute(real):
     real.begin("killed server", rounds=4, minimum=3)
     real.plant(FAULTY, "computing", 2, wait=True)
-    real.run(look=once(real, lambda: real.kill("SuperLink")))
+    real.run(on_tick=once(real, lambda: real.kill("SuperLink")))
     assert not real.alive()["SuperLink"]
     assert len(real.history()) == 2
-    real.let_go()
+    real.release()
     real.up(secure=True)
     real.train()
     real.check()
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_an_app_that_is_killed_around_the_writing_of_its_state(real, where):
+def test_an_app_that_is_killed_before_or_after_it_writes_its_state(real, where):
     real.begin(f"killed {where}", rounds=4, minimum=3)
     real.plant(FAULTY, where, 1)
     pending = []
 
-    def look() -> None:
+    def on_tick() -> None:
         if real.reached and not pending:
-            pending.append(Memory.load(real.state(FAULTY) / STATE).facts["round"])
+            state = ClientState.load(real.state(FAULTY) / STATE)
+            pending.append(state.pending.round_info.index)
 
-    real.train(look)
+    real.train(on_tick)
     assert pending == [0 if where == "before" else 1]
     assert FAULTY not in real.check()[1]
 
 
 def test_an_app_that_outlives_its_node_and_writes_its_state_later(real):
-    """The new ClientApp must not be undone by the old one."""
+    """The old ClientApp must not overwrite the state of the new one."""
     real.begin("outlived", rounds=5, minimum=3)
     real.plant(FAULTY, "before", 1, wait=True)
     again = once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True))
 
-    def look() -> None:
+    def on_tick() -> None:
         again()
         if len(real.history()) >= 3:
-            real.let_go()
+            real.release()
 
-    real.train(look)
-    counted = real.check()
-    assert FAULTY not in counted[1]
+    real.train(on_tick)
+    accepted = real.check()
+    assert FAULTY not in accepted[1]
     assert (real.faults / "written").exists()
 
 
 def once(real: Federation, *steps) -> object:
-    """Return what takes steps when a ClientApp has come to the fault, and nothing ever after."""
+    """Return a function that takes the steps once, when a ClientApp has reached the fault."""
     left = list(steps)
 
-    def look() -> None:
+    def on_tick() -> None:
         while real.reached and left:
             left.pop(0)()
 
-    return look
+    return on_tick

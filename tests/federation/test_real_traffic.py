@@ -7,16 +7,17 @@ import socketserver
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pcfed.federation import Message, Node, Server
-from pcfed.federation.client import Memory
-from pcfed.federation.local_federation import HOST
+from pcfed.config.federation_files import read_server_file
+from pcfed.federation import Client, Message, Server, ServerConfig
+from pcfed.federation.client_state import ClientState
+from pcfed.federation.local_federation import HOST, Command, Processes
 from pcfed.federation.paths import MODEL
-from pcfed.federation.settings import read_server
 from pcfed.storage.archive import load_arrays
 from tests.federation.processes import BATCH, Federation
 
@@ -26,7 +27,7 @@ LABELS = {"x": "sycamore", "y": "hornbeam", "z": "blackthorn"}
 
 
 class Tap(socketserver.ThreadingTCPServer):
-    """Passes everything on to a port, and keeps it: a stream for each connection and direction."""
+    """Forwards all bytes to a port and records them, per connection and direction."""
 
     daemon_threads = True
 
@@ -52,7 +53,7 @@ class Relay(socketserver.BaseRequestHandler):
 
 
 def pump(source: socket.socket, sink: socket.socket, streams: list[bytearray]) -> None:
-    """Pass bytes on until there are no more."""
+    """Forward bytes until the connection is closed."""
     kept = bytearray()
     streams.append(kept)
     try:
@@ -61,7 +62,7 @@ def pump(source: socket.socket, sink: socket.socket, streams: list[bytearray]) -
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        return  # either side has hung up
+        return  # one side has closed the connection
 
 
 class TappedFederation(Federation):
@@ -69,11 +70,11 @@ class TappedFederation(Federation):
 
     tap: Tap
 
-    def _node(self, name: str, file: Path, port: int, secure: bool) -> list[Path | str | int]:
+    def _supernode_command(self, name: str, file: Path, processes: Processes) -> Command:
         if name == TAPPED:
-            self.tap = Tap(port)
-            port = self.tap.server_address[1]
-        return super()._node(name, file, port, secure)
+            self.tap = Tap(processes.port)
+            processes = replace(processes, port=self.tap.server_address[1])
+        return super()._supernode_command(name, file, processes)
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def real(tmp_path) -> Iterator[TappedFederation]:
 
 
 def make_distinctive(real: Federation) -> None:
-    """Give numbers so many digits, and labels such names, that they are not met by chance."""
+    """Give numbers and labels that are too long to appear in the traffic by chance."""
     rng = np.random.default_rng(1)
     for name in real.names:
         file = real.folder / f"{name}.csv"
@@ -107,30 +108,30 @@ def make_distinctive(real: Federation) -> None:
 
 
 class Rehearsal:
-    """The same training in this process: what the agent sends, receives and keeps to itself."""
+    """The same training in this process: what the agent sends, receives and keeps private."""
 
     def __init__(self, real: Federation, folder: Path) -> None:
-        self.nodes = {
-            str(agent.name): Node(str(agent.name), agent, folder / str(agent.name), batch=BATCH)
+        self.clients = {
+            str(agent.name): Client(str(agent.name), agent, folder / str(agent.name), batch=BATCH)
             for agent in real.agents()
         }
         self.sent: list[np.ndarray] = []
         self.received: list[np.ndarray] = []
         self.kept: list[np.ndarray] = []
-        self.terms = read_server(real.folder / "server.toml").terms
-        with Server(self.terms, self, folder / "server") as server:
+        self.config = ServerConfig.from_file(read_server_file(real.server_file))
+        with Server(self.config, self, folder / "server") as server:
             server.run()
             server.conclude()
 
-    def exchange(self, messages: Mapping[str, Message], least: int) -> Iterable[Message]:
+    def exchange(self, messages: Mapping[str, Message], min_present: int) -> Iterable[Message]:
         for name, message in messages.items():
-            node = self.nodes[name]
-            reply = node.answer(message)
+            client = self.clients[name]
+            reply = client.handle(message)
             if name == TAPPED:
                 self.sent += reply.vectors.values()
                 self.received += message.vectors.values()
-                self.kept += Memory.load(node.path).private.values()
-                self.kept.append(node.model(message.vectors, self.terms.algorithm))
+                self.kept += ClientState.load(client.state_path).private.values()
+                self.kept.append(client.model(message.vectors, self.config.algorithm))
             yield reply
 
 
@@ -152,7 +153,7 @@ def private(real: TappedFederation, rehearsal: Rehearsal) -> Iterator[bytes]:
     for value in X.flat:
         yield struct.pack("<d", value)
         yield f"{abs(value):.8f}"[:-1].encode()  # all digits but one that is rounded
-    yield from windows(X, 2)  # single numbers in single precision are met by chance
+    yield from windows(X, 2)  # single numbers in single precision appear by chance
     yield from windows(X.T, 2)
     labels = np.array([list(LABELS.values()).index(row[-1]) for row in rows])
     for form in ("<i8", "<i4", "<i2", "u1"):
@@ -170,10 +171,10 @@ def test_what_an_agent_sends_and_receives(real, tmp_path):
     assert real.check() == [real.names] * 3
     rehearsal = Rehearsal(real, tmp_path / "rehearsal")
     up, down = b"\0".join(real.tap.up), b"\0".join(real.tap.down)
-    assert b"content-encoding" not in up + down  # else the search would be in vain
+    assert b"content-encoding" not in up + down  # the search needs uncompressed bytes
 
     for vector in rehearsal.sent:
-        assert vector.tobytes() in up  # what is meant to be sent, and can be found
+        assert vector.tobytes() in up  # the search finds what is sent on purpose
     for vector in rehearsal.received:
         assert vector.tobytes() in down
     assert TAPPED.encode() in up

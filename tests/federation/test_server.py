@@ -1,9 +1,9 @@
-"""Server and agents from their files, on a grid in this process: all but the network."""
+"""The Flower apps with their files, on a grid in this process: everything but the network."""
 
 from __future__ import annotations
 
-import json
 import logging
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +12,19 @@ from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
 
 from pcfed import Problem, certify, run
-from pcfed.cli.federation import told
-from pcfed.config.federation_files import read_agent_file
+from pcfed.algorithms import registry
+from pcfed.cli.federation import status_lines
+from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation import transport
+from pcfed.federation.agent_data import build_agent
 from pcfed.federation.client_app import reply_to
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.protocol import Message
-from pcfed.federation.records import to_records
-from pcfed.federation.server import TooFew
-from pcfed.federation.server_app import serve
-from pcfed.federation.settings import build_agent, read_server
-from pcfed.federation.status_file import read_history, read_progress
+from pcfed.federation.server import MissingAgents
+from pcfed.federation.server_app import run_task
+from pcfed.federation.server_result import ServerResult
+from pcfed.federation.status_file import Status, read_history
+from pcfed.federation.transport import to_records
 from pcfed.storage.archive import load_arrays
 
 NAMES = ["agent-1", "agent-2", "agent-3"]
@@ -49,7 +51,7 @@ class Grid:
             number = str(len(self.kinds))
             message.metadata.__dict__["_message_id"] = number
             numbers.append(number)
-            self.kinds.append(message.content.config_records["facts"]["kind"])
+            self.kinds.append(message.content.config_records["metadata"]["kind"])
             node = message.metadata.dst_node_id
             if node not in self.deaf:
                 self._replies[number] = FlowerMessage(self.answer(node, message), reply_to=message)
@@ -64,9 +66,9 @@ class Grid:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """The example with three agents and two rounds, and no time to lose."""
-    monkeypatch.setattr(transport, "PATIENCE", 0.01)
-    monkeypatch.setattr(transport, "PAUSE", 0.01)
+    """The example with three agents and two rounds, and short intervals."""
+    monkeypatch.setattr(transport, "DISCOVERY_INTERVAL", 0.01)
+    monkeypatch.setattr(transport, "POLL_INTERVAL", 0.01)
     for name in ("_run_id", "_node_id", "_task_id"):  # Flower sets them in processes of its own
         monkeypatch.setattr(TaskIdentity, name, 0)
     LocalFederation(tmp_path).write_example(3)
@@ -86,24 +88,24 @@ def grid_of(folder, names=NAMES):
 
 
 def train(folder, grid, task="train"):
-    serve(grid, folder / "server.toml", task)
-    return json.loads((folder / "server.example" / "result.json").read_text())
+    run_task(grid, folder / "server.toml", task)
+    return ServerResult.load(folder / "server.example" / "result.json")
 
 
 def simulated(folder, rounds=2):
-    settings = read_server(folder / "server.toml")
+    server = read_server_file(folder / "server.toml")
     paths = [folder / f"{name}.toml" for name in NAMES]
-    problem = Problem(build_agent(p, read_agent_file(p), settings.schema) for p in paths)
-    return problem, run(problem, settings.terms.algorithm, rounds=rounds, local_steps=20)
+    problem = Problem(build_agent(p, read_agent_file(p), server.model) for p in paths)
+    return problem, run(problem, server.algorithm, rounds=rounds, local_steps=20)
 
 
 def test_from_the_files_to_every_agents_model(folder):
     result = train(folder, grid_of(folder))
     problem, expected = simulated(folder)
     certificate = certify(problem, expected, tightening=0)
-    assert result["certificate"]["gap"] == pytest.approx(certificate.gap, abs=1e-12)
-    assert result["finished"] == NAMES
-    assert max(result["audit"].values()) < 1e-14
+    assert result.certificate.gap == pytest.approx(certificate.gap, abs=1e-12)
+    assert result.finished == NAMES
+    assert max(result.audit.values()) < 1e-14
     for name, model in zip(NAMES, certificate.models, strict=True):
         about, arrays = load_arrays(folder / f"{name}.example" / "model.npz")
         np.testing.assert_allclose(arrays["model"], model, rtol=0, atol=1e-12)
@@ -111,42 +113,46 @@ def test_from_the_files_to_every_agents_model(folder):
         assert (folder / f"{name}.example" / "report.html").exists()
         assert (folder / f"{name}.example").stat().st_mode & 0o077 == 0
     kept = {path.name for path in (folder / "server.example").iterdir()}
-    assert kept == {"checkpoint.npz", "history.jsonl", "lock", "progress.json", "result.json"}
+    assert kept == {"checkpoint.npz", "history.jsonl", "lock", "status.json", "result.json"}
 
 
-def test_what_owners_say_is_obeyed(folder):
+def test_the_owners_consent_is_respected(folder):
     change(folder, "certificate = true", "certificate = false", "agent-2")
     change(folder, 'report = ["loss"]', "report = []", "agent-2")
     change(folder, 'report = ["loss"]', 'report = ["rows", "infeasibility"]', "agent-3")
     grid = grid_of(folder)
     result = train(folder, grid)
-    assert "agent-2 did not give it" in result["no_certificate"]
+    assert "agent-2 did not give it" in result.no_certificate
     assert set(grid.kinds) == {"hello", "train", "finish", "audit"}
-    said = {name: set(figures) for name, figures in result["told"].items()}
-    assert said == {"agent-1": {"loss"}, "agent-3": {"rows", "infeasibility"}}
+    reported = {name: set(metrics) for name, metrics in result.metrics.items()}
+    assert reported == {"agent-1": {"loss"}, "agent-3": {"rows", "infeasibility"}}
 
 
-def test_the_first_that_come_are_the_roster_and_stay_it(folder):
+def test_the_first_agents_are_the_roster_and_stay_it(folder):
     change(folder, 'roster = ["agent-1", "agent-2", "agent-3"]', "roster = 2")
     change(folder, "minimum = 3", "minimum = 2")
-    (folder / "broken.toml").write_text("name = 3")  # it does not even say its name
-    with pytest.raises(TooFew, match=r"needs 2 agents, and in 0.2 seconds only agent-3 came; st"):
+    (folder / "broken.toml").write_text("name = 3")  # a node whose file has no name
+    with pytest.raises(
+        MissingAgents, match=r"needs 2 agents, but in 0.2 seconds only agent-3 connect"
+    ):
         train(folder, grid_of(folder, ["agent-3", "broken"]))
     assert not (folder / "server.example" / "checkpoint.npz").exists()
     train(folder, grid_of(folder, ["agent-3", "agent-1"]))
     about, _ = load_arrays(folder / "server.example" / "checkpoint.npz")
-    assert about["terms"]["roster"] == ["agent-1", "agent-3"]
+    assert about["config"]["roster"] == ["agent-1", "agent-3"]
     change(folder, "rounds = 2", "rounds = 3")
     result = train(folder, grid_of(folder, ["agent-2", "agent-3", "agent-1"]))
-    assert (result["rounds"], result["finished"]) == (3, ["agent-1", "agent-3"])
+    assert (result.rounds, result.finished) == (3, ["agent-1", "agent-3"])
     assert not (folder / "agent-2.example").exists()
     change(folder, "roster = 2", "roster = 3")
-    with pytest.raises(ValueError, match="roster must be 2, as many as the training began with"):
+    with pytest.raises(
+        ValueError, match="roster must be 2, the number of agents that the training"
+    ):
         train(folder, grid_of(folder))
 
 
 def test_an_audit_without_training(folder):
-    with pytest.raises(ValueError, match="there must be a training to audit, and none has begun"):
+    with pytest.raises(ValueError, match="there is no training to audit yet; train first"):
         train(folder, grid_of(folder), "audit")
     assert not (folder / "server.example").exists()
     train(folder, grid_of(folder))
@@ -154,40 +160,40 @@ def test_an_audit_without_training(folder):
     grid = grid_of(folder)
     result = train(folder, grid, "audit")
     assert set(grid.kinds) == {"hello", "audit"}
-    assert max(result["audit"].values()) < 1e-14
-    assert result["finished"] == NAMES  # what was known is kept
+    assert max(result.audit.values()) < 1e-14
+    assert result.finished == NAMES  # what was known is kept
     assert (folder / "server.example" / "checkpoint.npz").read_bytes() == before
     result = train(folder, grid_of(folder, NAMES[:2]), "audit")
-    assert result["no_audit"] == "The audit needs all agents, and agent-3 did not answer."
-    assert "audit" not in result
+    assert result.no_audit == "The audit needs all agents, and agent-3 did not answer."
+    assert result.audit is None
     with pytest.raises(ValueError, match="task must be one of train, audit, got 'play'"):
         train(folder, grid_of(folder), "play")
 
 
-def test_who_is_late_is_told_and_counts_as_absent(folder):
+def test_an_agent_that_is_late_is_shown_and_treated_as_absent(folder):
     change(folder, "minimum = 3", "minimum = 2")
     grid = grid_of(folder)
     seen = []
 
     def watch(node, message):
-        if message.content.config_records["facts"].get("round") == 1:
+        if message.content.config_records["metadata"].get("round") == 1:
             grid.deaf = {2}
-            seen.append(read_progress(folder / "server.example" / "progress.json"))
+            seen.append(Status.load(folder / "server.example" / "status.json"))
         return Grid.answer(grid, node, message)
 
     grid.answer = watch
     result = train(folder, grid)
     history = read_history(folder / "server.example" / "history.jsonl", 9)
     assert [entry["missing"] for entry in history] == [[], ["agent-2"]]
-    assert (seen[0]["stage"], seen[0]["round"], seen[0]["here"]) == ("training", 1, NAMES)
-    assert "did not answer" in result["no_certificate"]
-    facts = read_progress(folder / "server.example" / "progress.json")
-    assert (facts["stage"], facts["late"], facts["round"]) == ("done", ["agent-2"], 2)
-    assert "late: agent-2" in told(facts)
-    assert facts["began"] <= facts["since"] <= facts["updated"]
+    assert (seen[0].stage, seen[0].round, seen[0].present) == ("training", 1, NAMES)
+    assert "did not answer" in result.no_certificate
+    status = Status.load(folder / "server.example" / "status.json")
+    assert (status.stage, status.late, status.round) == ("done", ["agent-2"], 2)
+    assert "late: agent-2" in status_lines(status)
+    assert status.started_at <= status.round_started_at <= status.updated_at
 
 
-def test_a_mistake_stays_with_its_agent(folder, caplog):
+def test_an_error_stays_with_its_agent(folder, caplog):
     path = folder / "agent-2.csv"
     path.write_text(path.read_text().replace(",x\n", ",secret label\n"))
     change(folder, "minimum = 3", "minimum = 2")
@@ -200,15 +206,15 @@ def test_a_mistake_stays_with_its_agent(folder, caplog):
         assert b"secret" not in kept.read_bytes()
 
 
-def test_a_name_that_two_nodes_claim_is_refused(folder):
+def test_a_name_that_two_nodes_use_is_refused(folder):
     change(folder, "minimum = 3", "minimum = 1")
     train(folder, grid_of(folder, [*NAMES, "agent-2"]))
     entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
     assert entry["refused"].keys() == {"agent-2"}
-    assert entry["counted"] == ["agent-1", "agent-3"]
+    assert entry["accepted"] == ["agent-1", "agent-3"]
 
 
-def test_nodes_that_are_none_of_ours_do_no_harm(folder):
+def test_nodes_of_other_applications_are_ignored(folder):
     grid = grid_of(folder, [*NAMES, "stranger"])
     grid.files[5] = grid.files[6] = folder / "server.toml"
 
@@ -217,32 +223,107 @@ def test_nodes_that_are_none_of_ours_do_no_harm(folder):
         return to_records(strange[node]) if node in strange else Grid.answer(grid, node, message)
 
     grid.answer = answer
-    assert train(folder, grid)["finished"] == NAMES
-    assert b"\\u001b" not in (folder / "server.example" / "progress.json").read_bytes()
+    assert train(folder, grid).finished == NAMES
+    assert b"\\u001b" not in (folder / "server.example" / "status.json").read_bytes()
 
 
-def test_why_a_training_failed_can_be_read(folder):
-    with pytest.raises(TooFew, match="Round 0 had fewer than 3 agents"):
+def test_the_status_says_why_a_training_failed(folder):
+    with pytest.raises(MissingAgents, match="Round 0 had fewer than 3 agents"):
         train(folder, grid_of(folder, NAMES[:2]))
-    facts = read_progress(folder / "server.example" / "progress.json")
-    assert facts["stage"] == "failed"
-    assert facts["why"] == (
-        "Round 0 had fewer than 3 agents 10 times; start more agents, then go on."
+    status = Status.load(folder / "server.example" / "status.json")
+    assert status.stage == "failed"
+    assert status.error == (
+        "Round 0 had fewer than 3 agents in 10 attempts; start more agents, then rerun the command."
     )
-    assert told(facts)[-1] == facts["why"]
-    assert "away: agent-3" in told(facts)
+    assert status_lines(status)[-1] == status.error
+    assert "absent: agent-3" in status_lines(status)
 
 
-def test_a_reply_is_of_the_node_that_was_asked_whatever_name_it_takes(folder):
+def test_a_reply_belongs_to_the_node_that_was_asked(folder):
     grid = grid_of(folder)
 
     def answer(node, message):
         records = Grid.answer(grid, node, message)
-        if node == 1 and records.config_records["facts"]["kind"] == "train":
-            records.config_records["facts"]["name"] = "agent-2"
+        if node == 1 and records.config_records["metadata"]["kind"] == "train":
+            records.config_records["metadata"]["name"] = "agent-2"
         return records
 
     grid.answer = answer
     train(folder, grid)
     entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
-    assert (entry["counted"], entry["refused"]) == (NAMES, {})
+    assert (entry["accepted"], entry["refused"]) == (NAMES, {})
+
+
+MODULE = """
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+
+from pcfed import FedAvg
+from pcfed.algorithms.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class Momentum(FedAvg):
+    _: KW_ONLY
+    momentum: float = 0.5
+
+    def start(self, models):
+        server, private = super().start(models)
+        return {**server, "momentum": np.zeros_like(server["x"])}, private
+
+    def aggregate(self, server, sums, round_info):
+        moved = self.momentum * server["momentum"] + sums.vectors["delta"] / sums.num_aggregated
+        return {"x": server["x"] + moved, "momentum": moved}
+"""
+
+
+class SeparateGrid(Grid):
+    """A grid whose nodes start without the user's modules, as processes of their own do."""
+
+    def answer(self, node, message):
+        registered = dict(registry._ALGORITHMS)
+        registry._ALGORITHMS.pop("Momentum")
+        sys.modules.pop("own_algorithms", None)
+        try:
+            return super().answer(node, message)
+        finally:
+            registry._ALGORITHMS.clear()
+            registry._ALGORITHMS.update(registered)
+
+
+@pytest.fixture
+def own_algorithm(folder, monkeypatch):
+    """The example with an algorithm of a module beside the server's file."""
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+    monkeypatch.setitem(sys.modules, "own_algorithms", None)
+    del sys.modules["own_algorithms"]
+    (folder / "own_algorithms.py").write_text(MODULE)
+    change(folder, "exact = true", 'name = "Momentum"\nmomentum = 0.8')
+    change(folder, "[model]", 'imports = ["own_algorithms"]\n\n[model]')
+    return SeparateGrid([folder / f"{name}.toml" for name in NAMES])
+
+
+def test_an_algorithm_that_server_and_agents_import(folder, own_algorithm):
+    for name in NAMES:
+        change(folder, "coupling", 'imports = ["own_algorithms"]\ncoupling', name)
+    assert train(folder, own_algorithm).finished == NAMES
+    _, expected = simulated(folder)
+    _, arrays = load_arrays(folder / "server.example" / "checkpoint.npz")
+    np.testing.assert_allclose(arrays["server/x"], expected.models[0], rtol=0, atol=1e-12)
+    assert np.any(arrays["server/momentum"])
+    assert str(folder) not in sys.path
+
+
+def test_an_agent_imports_only_what_its_own_file_names(folder, own_algorithm):
+    change(folder, "minimum = 3", "minimum = 2")
+    for name in NAMES[:2]:
+        change(folder, "coupling", 'imports = ["own_algorithms"]\ncoupling', name)
+    train(folder, own_algorithm)
+    entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
+    assert entry["accepted"] == NAMES[:2]
+    assert entry["refused"] == {
+        "agent-3": "the agent does not know the algorithm 'Momentum'; its owner must name the "
+        'module that registers it, as in imports = ["my_algorithms"], in the agent\'s file'
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,124 +17,130 @@ from pcfed.cli.app import app, console, errors, say
 
 if TYPE_CHECKING:
     from pcfed.federation.local_federation import LocalFederation
+    from pcfed.federation.server_result import ServerResult
+    from pcfed.federation.status_file import Status
 
 federation_app = typer.Typer(help="Agents as processes of their own, over Flower.")
 app.add_typer(federation_app, name="federation", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option(help="Folder of the federation.")]
-HERE = Path("federation")
-ROUNDS = 10
-"""Rounds that are shown at most."""
+DEFAULT_FOLDER = Path("federation")
+MAX_ROUNDS_SHOWN = 10
 
 
 @federation_app.command()
 def up(
-    agents: Annotated[int, typer.Option(min=2, help="Agents of the example.")] = 4,
-    secure: Annotated[bool, typer.Option("--secure", help="TLS, and keys for agents.")] = False,
-    folder: Folder = HERE,
+    agents: Annotated[int, typer.Option(min=2, help="Number of agents of the example.")] = 4,
+    secure: Annotated[bool, typer.Option("--secure", help="Use TLS and keys for agents.")] = False,
+    folder: Folder = DEFAULT_FOLDER,
 ) -> None:
-    """Start a SuperLink and SuperNodes on this machine, with example data where there is none."""
+    """Start a SuperLink and SuperNodes on this machine; write an example if there are no files."""
     from pcfed.federation.local_federation import LocalFederation
 
     federation = LocalFederation(folder)
     federation.write_example(agents)
-    running = federation.up(secure=secure)
+    processes = federation.up(secure=secure)
     say(
-        f"{len(running.processes) - 1} agents and a SuperLink on port {running.port}. Next: "
+        f"Started {len(processes.pids) - 1} agents and a SuperLink on port {processes.port}. Next: "
         f"pcfed federation run --folder {folder}"
     )
 
 
 @federation_app.command()
-def run(folder: Folder = HERE) -> None:
-    """Train as the server's file says; the same command goes on after an interruption."""
-    federation = _running(folder)
-    view = View(federation.training)
+def run(folder: Folder = DEFAULT_FOLDER) -> None:
+    """Train as the server's file says; rerun the command to resume after an interruption."""
+    federation = _running_federation(folder)
+    view = ProgressView(federation.training_directory)
     try:
         with view:
-            finished = federation.run(look=view.look)
+            finished = federation.run(on_tick=view.refresh)
     except KeyboardInterrupt:
-        errors.print("The training goes on without this view; look at status, stop it with down.")
+        errors.print(
+            "The training continues in the background: see pcfed federation status, or stop it "
+            "with pcfed federation down."
+        )
         raise typer.Exit(130) from None
-    _end(federation, finished)
-    _show_history(federation.training)
-    _show_result(federation.training)
+    _require_finished(federation, finished)
+    _show_history(federation.training_directory)
+    _show_result(federation.training_directory)
 
 
 @federation_app.command()
-def audit(folder: Folder = HERE) -> None:
-    """Check, without training, that the agents' private vectors add up to the server's."""
-    federation = _running(folder)
+def audit(folder: Folder = DEFAULT_FOLDER) -> None:
+    """Check that the agents' private vectors add up to the server's averages; trains nothing."""
+    federation = _running_federation(folder)
     with errors.status("audit …"):
         finished = federation.run("audit")
-    _end(federation, finished)
-    _show_audit(federation.training)
+    _require_finished(federation, finished)
+    result = _read_result(federation.training_directory)
+    if result is not None:
+        _show_audit(result)
 
 
 @federation_app.command()
-def status(folder: Folder = HERE) -> None:
-    """Show which processes run, how far the training is, who is here and who is late."""
+def status(folder: Folder = DEFAULT_FOLDER) -> None:
+    """Show the processes, the progress of the training, and which agents are present or late."""
     from pcfed.federation.local_federation import LocalFederation
-    from pcfed.federation.paths import PROGRESS
-    from pcfed.federation.status_file import read_progress
 
     federation = LocalFederation(folder)
-    table = Table("process", "runs")
+    table = Table("process", "running")
     for name, alive in federation.alive().items():
         table.add_row(escape(name), "yes" if alive else "no")
     console.print(table)
-    training = federation.training
-    if facts := read_progress(training / PROGRESS):
-        say("\n".join(told(facts)))
-        say(f"This was written {time.time() - facts['updated']:.0f} s ago.")
+    training = federation.training_directory
+    if (current := _read_status(training)) is not None:
+        say("\n".join(status_lines(current)))
+        say(f"Last update: {time.time() - current.updated_at:.0f} s ago.")
     _show_history(training)
     _show_result(training)
 
 
 @federation_app.command()
-def down(folder: Folder = HERE) -> None:
+def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop all processes of the federation."""
     from pcfed.federation.local_federation import LocalFederation
 
-    say(f"{LocalFederation(folder).down()} processes stopped.")
+    say(f"Stopped {LocalFederation(folder).down()} processes.")
 
 
 @federation_app.command()
 def keys(
-    host: Annotated[list[str], typer.Option(help="Names or addresses of the server.")],
+    host: Annotated[list[str], typer.Option(help="Host name or address of the server.")],
     agents: Annotated[
-        list[str] | None, typer.Argument(help="Names of agents who do not make their own keys.")
+        list[str] | None, typer.Argument(help="Agents that do not make their own keys.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where to write.")] = Path("keys"),
+    folder: Annotated[Path, typer.Option(help="Folder for the keys.")] = Path("keys"),
 ) -> None:
-    """Make an authority, the server's certificate and keys for agents."""
+    """Make a certificate authority, the server's certificate and keys for agents."""
     from pcfed.federation.keys import make_keys
 
     make_keys(folder, host, agents or [])
     say(
-        f"{folder}: give every agent ca.crt and its own .key, if there is one; the server keeps "
-        "server.crt, server.key, ca.crt and all .pub files."
+        f"Wrote the keys to {folder}. Give ca.crt to every agent, and its .key file to each agent "
+        "that has one here; the server keeps ca.crt, server.crt, server.key and all .pub files."
     )
 
 
-class View:
-    """What is seen of a training while it runs: live on a terminal, else a line a round.
+class ProgressView:
+    """Shows a training while it runs: live in a terminal, otherwise one line for each round.
 
     Parameters
     ----------
     training : Path
-        The folder of what the server keeps of it.
+        The directory of the server's files of the training.
     """
 
     def __init__(self, training: Path) -> None:
-        from pcfed.federation.paths import HISTORY, PROGRESS
+        from pcfed.federation.paths import HISTORY, STATUS
 
-        self._progress, self._history = training / PROGRESS, training / HISTORY
+        self._training = training
+        self._status_path, self._history_path = training / STATUS, training / HISTORY
         self._live = Live(console=errors, transient=True) if errors.is_terminal else None
-        self._old = self._progress.stat().st_mtime_ns if self._progress.exists() else 0
-        self._seen = 0
+        # A status that is there already was written by an earlier command.
+        self._old_time = self._status_time()
+        self._next_round = 0
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> ProgressView:
         if self._live:
             self._live.start()
         return self
@@ -142,159 +149,171 @@ class View:
         if self._live:
             self._live.stop()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Show what is new."""
-        from pcfed.federation.status_file import read_history, read_progress
-
-        if not self._progress.exists() or self._progress.stat().st_mtime_ns == self._old:
-            if self._live:
-                self._live.update("starting …")
-            return
-        facts = read_progress(self._progress)
+        current = None
+        if self._status_time() != self._old_time:
+            current = _read_status(self._training)
         if self._live:
-            self._live.update(Text("\n".join(told(facts, time.time()))))
-            return
-        self._seen = max(self._seen, facts.get("first", 0))
-        for entry in read_history(self._history, ROUNDS):
-            if entry["round"] >= self._seen:
-                self._seen = entry["round"] + 1
-                counted, refused, missing = _who(entry)
-                more = "".join(
-                    f"; {word} {who}"
-                    for word, who in (("refused", refused), ("missing", missing))
-                    if who
-                )
-                say(f"round {entry['round'] + 1} of {facts['rounds']}: counted {counted}{more}")
+            lines = ["starting …"] if current is None else status_lines(current, time.time())
+            self._live.update(Text("\n".join(lines)))
+        elif current is not None:
+            self._print_new_rounds(current)
+
+    def _print_new_rounds(self, current: Status) -> None:
+        from pcfed.federation.status_file import read_history
+
+        self._next_round = max(self._next_round, current.first_round)
+        for entry in read_history(self._history_path, MAX_ROUNDS_SHOWN):
+            if entry["round"] >= self._next_round:
+                self._next_round = entry["round"] + 1
+                accepted, refused, missing = _round_columns(entry)
+                line = f"round {entry['round'] + 1} of {current.rounds}: accepted {accepted}"
+                line += f"; refused {refused}" if refused else ""
+                line += f"; missing {missing}" if missing else ""
+                say(line)
+
+    def _status_time(self) -> int:
+        return self._status_path.stat().st_mtime_ns if self._status_path.exists() else 0
 
 
-def told(facts: dict[str, Any], now: float | None = None) -> list[str]:
-    r"""Return what a progress file says, as lines for people.
+def status_lines(status: Status, now: float | None = None) -> list[str]:
+    r"""Return the status of a training as lines of text.
 
     Parameters
     ----------
-    facts : dict
-        What the file holds.
+    status : Status
+        The status.
     now : float, optional
-        The time; that of the file by default.
+        The current time; by default the time of the status.
 
     Examples
     --------
-    >>> facts = {"stage": "training", "round": 3, "rounds": 9, "first": 1, "began": 100.0,
-    ...          "since": 160.0, "updated": 170.0, "roster": ["a", "b"], "here": ["a"],
-    ...          "late": ["a"]}
-    >>> print(*told(facts), sep="\n")
+    >>> from pcfed.federation.status_file import Status
+    >>> status = Status("heating", rounds=9, stage="training", first_round=1, round=3,
+    ...                 started_at=100.0, round_started_at=160.0, updated_at=170.0,
+    ...                 roster=["a", "b"], present=["a"], late=["a"])
+    >>> print(*status_lines(status), sep="\n")
     training: 3 of 9 rounds done, 70 s, about 170 s left
-    here: a
-    away: b
+    present: a
+    absent: b
     late: a
     """
-    done, rounds = facts.get("round", 0), facts["rounds"]
-    now = facts["updated"] if now is None else now
-    spent = now - facts["began"]
-    line = f"{facts['stage']}: {done} of {rounds} rounds done, {spent:.0f} s"
-    new = done - facts.get("first", done)
-    if facts["stage"] == "training" and new:
-        pace = (facts["since"] - facts["began"]) / new
-        line += f", about {max(0.0, pace * (rounds - done) - now + facts['since']):.0f} s left"
-    if facts.get("attempt", 1) > 1 and facts["stage"] == "training":
-        line += f", attempt {facts['attempt']}"
-    here = facts.get("here", [])
-    away = [name for name in facts.get("roster", []) if name not in here]
-    refused = [f"{name} ({why})" for name, why in facts.get("refused", {}).items()]
-    people = {
-        "here": here,
-        "away": away,
-        "answered": facts.get("answered", []),
-        "waiting for": facts.get("waiting", []),
-        "late": facts.get("late", []),
-        "refused": refused,
+    now = status.updated_at if now is None else now
+    line = f"{status.stage}: {status.round} of {status.rounds} rounds done"
+    line += f", {now - status.started_at:.0f} s"
+    if status.stage == "training":
+        if new_rounds := status.round - status.first_round:
+            per_round = (status.round_started_at - status.started_at) / new_rounds
+            left = per_round * (status.rounds - status.round) - (now - status.round_started_at)
+            line += f", about {max(0.0, left):.0f} s left"
+        if status.attempt > 1:
+            line += f", attempt {status.attempt}"
+    groups = {
+        "present": status.present,
+        "absent": [name for name in status.roster if name not in status.present],
+        "answered": status.answered,
+        "waiting for": status.waiting,
+        "late": status.late,
+        "refused": [f"{name} ({reason})" for name, reason in status.refused.items()],
     }
-    lines = [line, *(f"{word}: {', '.join(names)}" for word, names in people.items() if names)]
-    return [*lines, *(str(facts[key]) for key in ("note", "why") if key in facts)]
+    lines = [line, *(f"{word}: {', '.join(names)}" for word, names in groups.items() if names)]
+    return [*lines, *(text for text in (status.note, status.error) if text)]
 
 
-def _running(folder: Path) -> LocalFederation:
-    """Return the federation of a folder, which must run."""
+def _running_federation(folder: Path) -> LocalFederation:
+    """Return the federation of a folder; raise if no process of it runs."""
     from pcfed.federation.local_federation import LocalFederation
 
     federation = LocalFederation(folder)
-    if federation.running is None:
-        raise ValueError(f"federation: nothing runs in {folder}; start it with up.")
+    if federation.processes is None:
+        raise ValueError(
+            f"federation: no processes run in {folder}; start them with pcfed federation up."
+        )
     return federation
 
 
-def _end(federation: LocalFederation, finished: bool) -> None:
-    """Say why a run did not come to its end, and leave."""
-    from pcfed.federation.paths import PROGRESS
-    from pcfed.federation.status_file import read_progress
+def _read_status(training: Path) -> Status | None:
+    from pcfed.federation.paths import STATUS
+    from pcfed.federation.status_file import Status
 
+    path = training / STATUS
+    return Status.load(path) if path.exists() else None
+
+
+def _read_result(training: Path) -> ServerResult | None:
+    from pcfed.federation.paths import RESULT
+    from pcfed.federation.server_result import ServerResult
+
+    path = training / RESULT
+    return ServerResult.load(path) if path.exists() else None
+
+
+def _require_finished(federation: LocalFederation, finished: bool) -> None:
+    """End the command with the reason if a run has no result."""
     if finished:
         return
-    facts = read_progress(federation.training / PROGRESS)
-    why = "The run did not come to its end: Flower failed, or another run is at work."
-    if facts.get("stage") == "failed":
-        why = facts["why"]
-    text = f"{why} The same command goes on; more is in {federation.folder / 'logs'}."
+    current = _read_status(federation.training_directory)
+    if current is not None and current.stage == "failed":
+        reason = current.error
+    else:
+        reason = "The run ended without a result: Flower failed, or another run is active."
+    text = f"{reason} Rerun the command to resume; the logs are in {federation.folder / 'logs'}."
     errors.print(f"[red]{escape(text)}[/red]", highlight=False, soft_wrap=True)
     raise typer.Exit(1)
 
 
 def _show_history(training: Path) -> None:
-    """Show who was counted in the last rounds, and what owners allow to be told."""
+    """Show the agents of the last rounds, and the metrics that they reported."""
     from pcfed.federation.paths import HISTORY
     from pcfed.federation.status_file import read_history
 
-    table = Table("round", "counted", "refused", "missing", "told before it")
-    for entry in read_history(training / HISTORY, ROUNDS):
-        table.add_row(
-            str(entry["round"] + 1), *map(escape, (*_who(entry), _figures(entry["told"])))
-        )
+    table = Table("round", "accepted", "refused", "missing", "metrics before it")
+    for entry in read_history(training / HISTORY, MAX_ROUNDS_SHOWN):
+        columns = (*_round_columns(entry), _format_metrics(entry["metrics"]))
+        table.add_row(str(entry["round"] + 1), *map(escape, columns))
     if table.row_count:
         console.print(table)
 
 
 def _show_result(training: Path) -> None:
-    """Show what came out, if it has come to an end."""
-    from pcfed.federation.certification import Certified
-    from pcfed.federation.paths import RESULT
-    from pcfed.federation.status_file import read_progress
-
-    facts = read_progress(training / RESULT)
-    if "finished" not in facts:
+    """Show the result of a training that has ended."""
+    result = _read_result(training)
+    if result is None or result.finished is None:
         return
-    if facts["told"]:
-        say(f"In the end: {_figures(facts['told'])}.")
-    if "certificate" in facts:
-        say(Certified(**facts["certificate"]).sentence)
-    else:
-        say(facts["no_certificate"])
-    _show_audit(training)
+    if result.metrics:
+        say(f"Metrics at the end: {_format_metrics(result.metrics)}.")
+    if result.certificate is not None:
+        say(result.certificate.sentence)
+    elif result.no_certificate is not None:
+        say(result.no_certificate)
+    _show_audit(result)
     say(
-        f"Ended after {facts['rounds']} rounds. Have confirmed it and now have their own models: "
-        f"{', '.join(facts['finished']) or 'nobody'}. Who is missing gets it by another run."
+        f"Ended after {result.rounds} rounds. These agents have confirmed it and have written "
+        f"their models: {', '.join(result.finished) or 'none'}. Run the training again to reach "
+        "agents that were offline."
     )
 
 
-def _show_audit(training: Path) -> None:
-    from pcfed.federation.paths import RESULT
-    from pcfed.federation.status_file import read_progress
-
-    facts = read_progress(training / RESULT)
-    if "audit" in facts:
-        worst = max(facts["audit"].values(), default=0.0)
-        say(f"Audit: means of private vectors are off from the server's by {worst:.1e} at most.")
-    else:
-        say(f"{facts['no_audit']} Start what is missing and audit again.")
-
-
-def _who(entry: dict[str, Any]) -> tuple[str, str, str]:
-    """Return who was counted, refused and missing in a round."""
-    refused = "; ".join(f"{name}: {why}" for name, why in entry["refused"].items())
-    return ", ".join(entry["counted"]), refused, ", ".join(entry["missing"])
+def _show_audit(result: ServerResult) -> None:
+    if result.audit is not None:
+        largest = max(result.audit.values(), default=0.0)
+        say(
+            "Audit: the server's averages differ from the means of the agents' private vectors by "
+            f"at most {largest:.1e}."
+        )
+    elif result.no_audit is not None:
+        say(f"{result.no_audit} Start the missing agents and audit again.")
 
 
-def _figures(said: dict[str, dict[str, float]]) -> str:
+def _round_columns(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the accepted, refused and missing agents of a round."""
+    refused = "; ".join(f"{name}: {reason}" for name, reason in entry["refused"].items())
+    return ", ".join(entry["accepted"]), refused, ", ".join(entry["missing"])
+
+
+def _format_metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
     return "; ".join(
-        f"{name} {', '.join(f'{key} {value:.4g}' for key, value in figures.items())}"
-        for name, figures in said.items()
+        f"{name} {', '.join(f'{key} {value:.4g}' for key, value in values.items())}"
+        for name, values in metrics.items()
     )

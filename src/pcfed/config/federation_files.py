@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -16,7 +18,7 @@ from pydantic import (
 )
 
 from pcfed.algorithms import Algorithm
-from pcfed.algorithms.registry import to_mapping
+from pcfed.algorithms.registry import algorithm_names, to_mapping
 from pcfed.config.algorithm_field import AlgorithmSchema, parse_algorithm
 from pcfed.config.fields import (
     MAX_INTEGER,
@@ -35,6 +37,7 @@ from pcfed.config.fields import (
     check_agent_name,
     parse_names,
 )
+from pcfed.config.imports import import_modules
 from pcfed.config.kind_field import AnyLinearKind, describe_kinds
 from pcfed.config.train_file import Dtype
 from pcfed.config.validation_errors import read_toml, suggest, validate_file
@@ -85,12 +88,42 @@ def _check_numbers(algorithm: Algorithm) -> Algorithm:
     return algorithm
 
 
+def _parse_algorithm(table: Any) -> Algorithm:
+    """Return the algorithm of the table; point to ``imports`` where it is not known."""
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if isinstance(name, str) and name not in algorithm_names():
+        advice = suggest(name, algorithm_names(), "choose one of them,")
+        text = (
+            f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; {advice} or "
+            "name the module that registers it in imports."
+        )
+        raise KeyErrors(("name", text))
+    return parse_algorithm(table)
+
+
 NumericAlgorithm = Annotated[
     Algorithm,
-    PlainValidator(parse_algorithm),
+    PlainValidator(_parse_algorithm),
     AfterValidator(_check_numbers),
     PlainSerializer(to_mapping),
     AlgorithmSchema(keywords=False),
+]
+
+
+def _parse_modules(value: Any) -> tuple[str, ...]:
+    names = () if value in ([], ()) else parse_names(value)
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            text = f'must be names of modules, got {short_repr(name)}; write "my_algorithms".'
+            raise KeyErrors(("", text))
+    return names
+
+
+Modules = Annotated[
+    tuple[str, ...],
+    PlainValidator(_parse_modules),
+    PlainSerializer(list),
+    WithJsonSchema({**NAMES_SCHEMA, "$comment": "a list of names of modules"}),
 ]
 
 
@@ -135,6 +168,12 @@ class ServerModel(FileModel):
             raise KeyErrors(("labels", text))
         return self
 
+    @property
+    def n(self) -> int:
+        """Number of parameters."""
+        layout = self.kind.layout(len(self.features), self.labels, intercept=self.intercept)
+        return sum(math.prod(shape) for shape in layout.values())
+
 
 class Rounds(FileModel):
     """The table ``[rounds]`` of server.toml."""
@@ -175,6 +214,12 @@ class ServerFile(FileModel):
     roster: Roster = Field(
         description="The names of the agents, or their number: then the first that connect.",
         examples=[["north", "south"]],
+    )
+    imports: Modules = Field(
+        default=(),
+        description="Modules to import, beside this file or on Python's path, for example because "
+        "they register an algorithm. Every agent must import them, too.",
+        examples=[["my_algorithms"]],
     )
     model: ServerModel = Field(description="What is trained.")
     algorithm: NumericAlgorithm = Field(
@@ -262,6 +307,19 @@ class AgentFile(FileModel):
     report: Report = Field(
         default=(), description="Which metrics of the agent's model the server may know."
     )
+    imports: Modules = Field(
+        default=(),
+        description="Modules to import, beside this file or on Python's path, for example because "
+        "they register the algorithm of the training. The server can't add to them.",
+        examples=[["my_algorithms"]],
+    )
+
+
+class _Imports(FileModel):
+    """The key ``imports`` of server.toml alone."""
+
+    model_config = ConfigDict(extra="ignore")
+    imports: Modules = ()
 
 
 def read_server_file(path: Path) -> ServerFile:
@@ -273,7 +331,10 @@ def read_server_file(path: Path) -> ServerFile:
         If it cannot be read or is not TOML; a `ConfigError` with one sentence per error if keys or
         values in it are not valid.
     """
-    return validate_file(ServerFile, read_toml(path), path)
+    table = read_toml(path)
+    # Before the rest is checked, because the algorithm may be one that these modules register.
+    import_modules(validate_file(_Imports, table, path).imports, path)
+    return validate_file(ServerFile, table, path)
 
 
 def read_agent_file(path: Path) -> AgentFile:

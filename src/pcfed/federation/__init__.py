@@ -1,12 +1,12 @@
 """Agents on different machines: the algorithms of the simulator over messages.
 
-What an agent (`Node`) and the server (`Server`) do does not depend on what carries the
-messages; only that a message may be lost, late or repeated, and that either side may die.
+`Client` (an agent) and `Server` do not depend on what carries the messages: any `Transport` will
+do. Messages may be lost, late or repeated, and either side may die at any time.
 """
 
-from pcfed.federation.client import Node
-from pcfed.federation.protocol import Message
+from pcfed.federation.client import Client
+from pcfed.federation.protocol import Message, Transport
 from pcfed.federation.server import Server
-from pcfed.federation.server_config import Terms, Transport
+from pcfed.federation.server_config import ServerConfig
 
-__all__ = ["Message", "Node", "Server", "Terms", "Transport"]
+__all__ = ["Client", "Message", "Server", "ServerConfig", "Transport"]

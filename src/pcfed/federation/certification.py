@@ -1,15 +1,15 @@
 r"""The certificate over messages: three exchanges, in which agents send only what is summed.
 
-=========  =======================  ===============================================
-message    brings                   the agent replies with
-=========  =======================  ===============================================
-``model``  nothing more             its feasible model $\hat x_i$
-``slope``  $\hat z$                 its objective and its summand of $\bar g$
-``share``  $\hat z$, $\bar g$       its summand of the gap
-=========  =======================  ===============================================
+======================  =====================  ==================================================
+message                 vectors in it          reply of an agent
+======================  =====================  ==================================================
+``feasible_model``      none                   its feasible model $\hat x_i$
+``objective_terms``     $\hat z$               its objective and its summand of $\bar g$
+``gap_term``            $\hat z$, $\bar g$     its summand of the gap
+======================  =====================  ==================================================
 
 The mathematics is that of `pcfed.guarantees.certificate`. A server that reads single summands sees
-$\hat x_i$, which tells something of the agent's set, so every owner must agree.
+$\hat x_i$, which reveals something about the agent's set, so every owner must consent.
 """
 
 from __future__ import annotations
@@ -21,34 +21,38 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.federation.protocol import Fact, Message
+from pcfed.federation.protocol import Message, Scalar
 from pcfed.guarantees import feasible_model, gap_sentence, gap_term, objective_terms
 from pcfed.problem import Agent
 
-STEPS: dict[str, tuple[str, ...]] = {"model": ("model",), "slope": ("gradient",), "share": ()}
-"""The messages, and the vectors that each brings back."""
+REPLY_VECTORS: dict[str, tuple[str, ...]] = {
+    "feasible_model": ("model",),
+    "objective_terms": ("gradient",),
+    "gap_term": (),
+}
+"""The kinds of messages of a certificate, and the vectors that each reply contains."""
 
-AVERAGE, SLOPE = "feasible_average", "feasible_slope"
-"""What the means are called on their way to the agents."""
+AVERAGE, GRADIENT = "feasible_average", "feasible_gradient"
+"""Names of the averages that the server sends to the agents."""
 
-Ask = Callable[[str, Mapping[str, Array]], Mapping[str, Message]]
-"""Sends a message of a kind, with vectors, to all agents and returns all replies by name."""
+AskAll = Callable[[str, Mapping[str, Array]], Mapping[str, Message]]
+"""Sends a message of a kind, with vectors, to all agents and returns their replies by name."""
 
 
 @dataclass(frozen=True)
-class Certified:
-    r"""What is certain of the feasible models of all agents.
+class FederatedCertificate:
+    r"""What is certain about the feasible models of all agents.
 
     Attributes
     ----------
     round : int
-        After how many rounds.
+        Number of completed rounds.
     objective : float
         $f(\hat x)$.
     gap : float or None
-        $f(\hat x) - f^* \le$ ``gap``; None if there is no such number.
+        $f(\hat x) - f^* \le$ ``gap``; None if there is no such bound.
     reason : str or None
-        Why there is none.
+        Why there is no bound.
     """
 
     round: int
@@ -57,7 +61,7 @@ class Certified:
     reason: str | None
 
     def within(self, tolerance: float) -> bool:
-        """Whether the gap is at most this share of the objective."""
+        """Return whether the gap is at most this fraction of the objective."""
         return self.gap is not None and self.gap <= tolerance * abs(self.objective)
 
     @property
@@ -66,70 +70,73 @@ class Certified:
         return gap_sentence(self.objective, self.gap, self.reason)
 
 
-def part_of(
+def certificate_reply(
     kind: str, agent: Agent, model: Array, received: Mapping[str, Array], m: int
-) -> tuple[dict[str, Array], dict[str, Fact]]:
-    """Return the vectors and the numbers with which an agent replies.
+) -> tuple[dict[str, Array], dict[str, Scalar]]:
+    """Return the vectors and the metadata of an agent's reply.
 
     Parameters
     ----------
-    kind : {"model", "slope", "share"}
-        Which step it is.
+    kind : {"feasible_model", "objective_terms", "gap_term"}
+        The kind of the message.
     agent : Agent
         Its data, set and coupling.
     model : Array
         Its model, feasible or not.
     received : mapping of str to Array
-        The means of the steps before.
+        The averages of the exchanges before.
     m : int
         Number of agents.
     """
-    own = feasible_model(agent, model)
-    if kind == "model":
-        return {"model": own}, {}
-    if kind == "slope":
-        slope = objective_terms(agent, own, received[AVERAGE])
-        numbers: dict[str, Fact] = {"objective": slope.objective, "nonconvex": slope.nonconvex}
-        return {"gradient": slope.gradient}, numbers
-    return {}, {"share": gap_term(agent, own, received[AVERAGE], received[SLOPE], m)}
+    feasible = feasible_model(agent, model)
+    if kind == "feasible_model":
+        return {"model": feasible}, {}
+    if kind == "objective_terms":
+        terms = objective_terms(agent, feasible, received[AVERAGE])
+        metadata: dict[str, Scalar] = {"objective": terms.objective, "nonconvex": terms.nonconvex}
+        return {"gradient": terms.gradient}, metadata
+    gap = gap_term(agent, feasible, received[AVERAGE], received[GRADIENT], m)
+    return {}, {"gap": gap}
 
 
-def certify_together(ask: Ask, rounds: int) -> Certified:
-    """Return what all agents certify of their models; ``ask`` raises if one of them does not.
+def federated_certificate(ask_all: AskAll, rounds: int) -> FederatedCertificate:
+    """Return the certificate of all agents' models.
 
     Parameters
     ----------
-    ask : callable
-        What sends a message to all agents and returns their replies.
+    ask_all : callable
+        Sends a message to all agents and returns their replies; raises if one does not reply.
     rounds : int
-        Number of rounds done.
+        Number of completed rounds.
     """
-    average = _mean(ask("model", {}), "model")
-    slopes = ask("slope", {AVERAGE: average})
-    slope = _mean(slopes, "gradient")
-    shares = ask("share", {AVERAGE: average, SLOPE: slope})
-    objective = sum(_numbers(slopes, "objective").values()) / len(slopes)
-    gaps = _numbers(shares, "share")
-    for name, nonconvex in _numbers(slopes, "nonconvex").items():
+    average = _mean(ask_all("feasible_model", {}), "model")
+    gradients = ask_all("objective_terms", {AVERAGE: average})
+    gradient = _mean(gradients, "gradient")
+    gap_terms = ask_all("gap_term", {AVERAGE: average, GRADIENT: gradient})
+    objective = sum(_numbers(gradients, "objective").values()) / len(gradients)
+    gaps = _numbers(gap_terms, "gap")
+    for name, nonconvex in _numbers(gradients, "nonconvex").items():
         if nonconvex:
-            return Certified(rounds, objective, None, f"the loss of {name} is not convex")
+            reason = f"the loss of {name} is not convex"
+            return FederatedCertificate(rounds, objective, None, reason)
     for name, gap in gaps.items():
         if not math.isfinite(gap):
-            why = f"the set of {name} has no bound along its gradient"
-            return Certified(rounds, objective, None, why)
-    return Certified(rounds, objective, sum(gaps.values()), None)
+            reason = f"the set of {name} is unbounded along its gradient"
+            return FederatedCertificate(rounds, objective, None, reason)
+    return FederatedCertificate(rounds, objective, sum(gaps.values()), None)
 
 
 def _mean(replies: Mapping[str, Message], name: str) -> Float64Array:
-    every = np.stack([reply.vectors[name] for reply in replies.values()]).astype(np.float64)
-    return np.asarray(every.mean(axis=0))
+    """Return the mean over agents of a vector of the replies."""
+    rows = np.stack([reply.vectors[name] for reply in replies.values()]).astype(np.float64)
+    return np.asarray(rows.mean(axis=0))
 
 
 def _numbers(replies: Mapping[str, Message], name: str) -> dict[str, float]:
-    """Return a number of every reply; what is none counts as infinite."""
-    found = {}
+    """Return a number of every reply; anything that is not a number becomes infinity."""
+    numbers = {}
     for agent, reply in replies.items():
-        value = reply.facts.get(name)
-        fine = isinstance(value, (int, float)) and value == value
-        found[agent] = float(value) if fine and value is not None else math.inf
-    return found
+        value = reply.metadata.get(name)
+        valid = isinstance(value, (int, float)) and not math.isnan(value)
+        numbers[agent] = float(value) if valid and value is not None else math.inf
+    return numbers

@@ -1,16 +1,17 @@
-"""The agent's side: its data, its set and its state, which never leave it.
+"""The agent's side: its data, its set and its private state, which never leave it.
 
-The state is one file. An update is *pending* from the moment it is computed: the file holds it
-before the reply leaves. It becomes part of the agent's state only when the server says that it was
-counted, and is dropped when the server has counted another or none. An agent computes its update of
-a round once, however often it is asked. So however often a message is lost, late or repeated and
-wherever the process dies, an update counts on both sides or on neither.
+An update is *pending* from the moment it is computed. The agent writes it to its state file before
+the reply leaves, so that an update which the server has can't be lost by the agent. It becomes part
+of the agent's private vectors only when a later message says that the server accepted it; it is
+dropped when the server accepted another one or none. An agent computes its update of a round once,
+however often it is asked. So an update counts on both sides or on neither, whichever messages are
+lost, late or repeated and whenever a process dies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,87 +20,26 @@ import numpy as np
 from pcfed.algorithms import Algorithm, LocalContext
 from pcfed.arrays import Array
 from pcfed.federation.agent_report import local_metrics, save_model_and_report
-from pcfed.federation.certification import STEPS, part_of
+from pcfed.federation.certification import REPLY_VECTORS, certificate_reply
+from pcfed.federation.client_state import ClientState, PendingUpdate
 from pcfed.federation.paths import LOCK, STATE
 from pcfed.federation.protocol import (
-    Counted,
-    Fact,
+    PROTOCOL_VERSION,
+    AcceptedUpdate,
     Message,
-    directions,
-    facts_of,
-    method_of,
-    round_of,
+    Scalar,
+    audit_directions,
+    check_version,
+    read_algorithm,
+    read_round_info,
 )
 from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, resolve_batch_size
-from pcfed.simulation.result import check_format, group_of
-from pcfed.storage.archive import load_arrays, save_arrays
 from pcfed.storage.locks import exclusive_lock
 
-FORMAT = 2
-"""Version of the file of an agent's state."""
 
-GROUPS = ("private", "pending", "sent", "received")
-
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """What an agent keeps between messages.
-
-    Attributes
-    ----------
-    training : str
-        The training that it is of.
-    counted : Counted
-        The last of its updates that it knows to be counted.
-    private : mapping of str to Array
-        Its private vectors, one row.
-    facts : mapping
-        The facts of the round of the pending update; empty if none is pending.
-    pending, sent, received : mapping of str to Array
-        What the agent keeps of the pending update, what it sends, and what it had received.
-    """
-
-    training: str
-    counted: Counted
-    private: Mapping[str, Array]
-    facts: Mapping[str, Fact]
-    pending: Mapping[str, Array]
-    sent: Mapping[str, Array]
-    received: Mapping[str, Array]
-
-    def save(self, path: Path) -> None:
-        """Write it to a file, whole or not at all."""
-        about = {
-            "what": "the private state of an agent of pcfed",
-            "format": FORMAT,
-            "training": self.training,
-            "counted": vars(self.counted),
-            "facts": dict(self.facts),
-        }
-        arrays: dict[str, Any] = {}
-        for group in GROUPS:
-            vectors: Mapping[str, Array] = getattr(self, group)
-            arrays |= {f"{group}/{name}": vector for name, vector in vectors.items()}
-        save_arrays(path, about, arrays)
-
-    @staticmethod
-    def load(path: Path) -> Memory:
-        """Read it, or raise a ValueError that says why that is impossible."""
-        try:
-            about, arrays = load_arrays(path)
-            check_format(about, FORMAT)
-            groups = {group: group_of(arrays, group) for group in GROUPS}
-            counted = Counted(**about["counted"])
-            return Memory(about["training"], counted, facts=about["facts"], **groups)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} must be the state of an agent, but {error}; put a copy of it back."
-            ) from None
-
-
-class Node:
-    """One agent, as the server knows it: something that answers messages.
+class Client:
+    """One agent of a federation, which replies to the server's messages.
 
     Parameters
     ----------
@@ -108,15 +48,15 @@ class Node:
     agent : Agent
         Its data, set and coupling.
     folder : Path
-        Where its state is, and its model and its report at the end.
+        The directory of its state, and at the end of its model and its report.
     batch : float or int
-        Share or number of its rows in a gradient.
+        Fraction or number of its rows in a gradient.
     certificate : bool
-        Whether its owner agrees to take part in certificates.
+        Whether its owner consents to certificates.
     report : sequence of str
-        Which of ``MEASURES`` its owner allows to be told.
-    about : mapping, optional
-        Facts to keep with its model, such as the names of features.
+        Which of ``METRICS`` its owner allows to report to the server.
+    model_metadata : mapping, optional
+        Metadata to save with its model, such as the names of the features.
     """
 
     def __init__(
@@ -128,147 +68,171 @@ class Node:
         batch: float | int = 1.0,
         certificate: bool = False,
         report: Sequence[str] = (),
-        about: Mapping[str, Any] | None = None,
+        model_metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self.name, self.agent, self.folder = name, agent, folder
-        self._certificate, self._report, self._about = certificate, report, about or {}
+        self._certificate, self._report = certificate, report
+        self._model_metadata = model_metadata or {}
         size = resolve_batch_size(batch, agent.loss.size, agent=name)
         self._batches = BatchSampler(agent.loss.size, size)
 
     @property
-    def path(self) -> Path:
+    def state_path(self) -> Path:
         """The file of its state."""
         return self.folder / STATE
 
-    def answer(self, message: Message) -> Message:
-        """Return the reply to a message; the file has been written before it leaves.
+    def handle(self, message: Message) -> Message:
+        """Return the reply to a message; the state has been written when it returns.
 
         Raises
         ------
+        ProtocolError
+            If server and agent have different versions or algorithms.
         ValueError
-            If the message is not for the state that this agent is in.
+            If the message does not fit the agent's state.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it is nobody else's
+        check_version(message.metadata)
+        algorithm = read_algorithm(message.metadata)
+        # Only the owner may read the folder: the state is private.
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Flower may start a second process for this agent while the first still runs.
         with exclusive_lock(self.folder / LOCK):
-            return self._answer(message)
-
-    def _answer(self, message: Message) -> Message:
-        facts, kind = message.facts, message.kind
-        algorithm = method_of(facts)
-        memory = self._settled(algorithm, message)
-        model = _model(algorithm, message.vectors, memory)
-        reply: dict[str, Array] = {}
-        said: dict[str, Fact] = {
-            "name": self.name,
-            "training": facts["training"],
-            "round": facts["round"],
-            "certificate": self._certificate,
-        }
-        if kind == "train":
-            memory = self._trained(algorithm, memory, message)
-            reply = {name: rows[0] for name, rows in memory.sent.items()}
-        elif kind == "audit":
-            reply = self._audited(algorithm, memory, message)
-        elif kind == "finish":
-            average = algorithm.average(message.vectors)
-            save_model_and_report(
-                self.folder, self.name, self.agent, model, average, facts, self._about
-            )
-        elif kind not in STEPS:
-            raise ValueError(f"{self.name}: there is no message {kind!r}.")
-        elif self._certificate:
-            m = int(facts["m"])
-            reply, numbers = part_of(kind, self.agent, model, message.vectors, m)
-            said |= numbers
-        if kind in ("train", "finish"):
-            figures = local_metrics(self.agent, model, self._report)
-            said |= {f"told_{key}": figure for key, figure in figures.items()}
-        memory.save(self.path)
-        return Message(kind, said, reply)
+            state = self._settle_pending(algorithm, message)
+            if message.kind == "train":
+                state = self._train(algorithm, state, message)
+            reply = self._reply(algorithm, state, message)
+            # The state must be on the disk before the server can see the update: an agent that
+            # forgot an accepted update would disagree with the server for ever.
+            state.save(self.state_path)
+            return reply
 
     def model(self, server: Mapping[str, Array], algorithm: Algorithm) -> Array:
-        """Return the agent's own model, from the server's last state and its own."""
-        return _model(algorithm, server, Memory.load(self.path))
+        """Return the agent's own model, from the server's vectors and the saved state."""
+        return _own_model(algorithm, server, ClientState.load(self.state_path))
 
-    def _settled(self, algorithm: Algorithm, message: Message) -> Memory:
-        """Return the agent's state once the pending update has been committed or dropped."""
-        facts = message.facts
-        counted = Counted(int(facts["counted_round"]), int(facts["counted_steps"]))
-        if not self.path.exists():
-            if counted.round >= 0:
-                raise ValueError(
-                    f"{self.name}: its updates have been counted up to round {counted.round}, but "
-                    f"there is no state in {self.path}; put it back, or start another training."
-                )
-            start = algorithm.start(np.zeros((1, self.agent.loss.n)))[1]
-            return Memory(str(facts["training"]), counted, start, {}, {}, {}, {})
-        memory = Memory.load(self.path)
-        if memory.training != facts["training"]:
-            raise ValueError(
-                f"{self.name}: {self.path} is of the training {memory.training!r}, and the server "
-                f"trains {facts['training']!r}; give this training a folder of its own."
+    def _reply(self, algorithm: Algorithm, state: ClientState, message: Message) -> Message:
+        """Return the reply to a message, once the state is up to date."""
+        kind, received = message.kind, message.metadata
+        metadata: dict[str, Scalar] = {
+            "protocol": PROTOCOL_VERSION,
+            "name": self.name,
+            "training": received["training"],
+            "round": received["round"],
+            "certificate": self._certificate,
+        }
+        vectors: dict[str, Array] = {}
+        model = _own_model(algorithm, message.vectors, state)
+        if kind == "train" and state.pending is not None:
+            vectors = {name: rows[0] for name, rows in state.pending.sent.items()}
+        elif kind == "audit":
+            vectors = self._audit_products(algorithm, state, message)
+        elif kind == "finish":
+            save_model_and_report(
+                self.folder,
+                self.name,
+                self.agent,
+                model,
+                algorithm.average(message.vectors),
+                received,
+                self._model_metadata,
             )
-        if counted == memory.counted:
-            return memory
-        pending = memory.facts
-        if counted.round < memory.counted.round:
+        elif kind not in REPLY_VECTORS:
+            raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
+        elif self._certificate:
+            m = int(received["m"])
+            vectors, more = certificate_reply(kind, self.agent, model, message.vectors, m)
+            metadata |= more
+        if kind in ("train", "finish"):
+            metrics = local_metrics(self.agent, model, self._report)
+            metadata |= {f"metric_{name}": value for name, value in metrics.items()}
+        return Message(kind, metadata, vectors)
+
+    def _settle_pending(self, algorithm: Algorithm, message: Message) -> ClientState:
+        """Return the state after the pending update was committed, if it was accepted."""
+        metadata = message.metadata
+        training = str(metadata["training"])
+        accepted = AcceptedUpdate(int(metadata["accepted_round"]), int(metadata["accepted_steps"]))
+        if not self.state_path.exists():
+            return self._initial_state(algorithm, training, accepted)
+        state = ClientState.load(self.state_path)
+        if state.training != training:
             raise ValueError(
-                f"{self.name}: its update of round {memory.counted.round} was counted, and the "
-                f"server knows them up to round {counted.round}: the message is old, or the server "
-                "began anew; it must then give the training another name."
+                f"{self.name}: {self.state_path} belongs to the training {state.training!r}, but "
+                f"the server trains {training!r}; give this training a folder of its own."
             )
-        if not pending or pending["round"] != counted.round:
+        if accepted == state.accepted:
+            return state  # an update that is still pending may be accepted in this round
+        if accepted.round < state.accepted.round:
             raise ValueError(
-                f"{self.name}: the server has counted its update of round {counted.round}, which "
-                f"the state in {self.path} does not know; put the newest copy of it back."
+                f"{self.name}: its update of round {state.accepted.round} was accepted, but the "
+                f"server knows of accepted updates up to round {accepted.round}: the message is "
+                "old, or the server started again; then it must give the training another name."
+            )
+        pending = state.pending
+        if pending is None or pending.round_info.index != accepted.round:
+            raise ValueError(
+                f"{self.name}: the server has accepted its update of round {accepted.round}, which "
+                f"{self.state_path} does not contain; restore the newest copy of that file."
             )
         private = algorithm.commit(
-            memory.private, memory.pending, memory.received, round_of(pending), counted.steps
+            state.private, pending.kept, pending.received, pending.round_info, accepted.steps
         )
         private = {name: np.asarray(rows, np.float64) for name, rows in private.items()}
-        return Memory(memory.training, counted, private, {}, {}, {}, {})
+        return ClientState(state.training, accepted, private)
 
-    def _trained(self, algorithm: Algorithm, memory: Memory, message: Message) -> Memory:
-        """Return the agent's state with the update of the round pending."""
-        facts, public = message.facts, round_of(message.facts)
-        last = int(memory.facts.get("round", -1))
-        if last == public.index:
-            return memory  # it has been asked before
-        if last > public.index:
+    def _initial_state(
+        self, algorithm: Algorithm, training: str, accepted: AcceptedUpdate
+    ) -> ClientState:
+        """Return the state before the first message; refuse if there should be a file with one."""
+        if accepted.round >= 0:
             raise ValueError(
-                f"{self.name}: a message of round {public.index} came after one of round {last}: "
-                "it is old, or the server began anew; it must then give the training another name."
+                f"{self.name}: its updates have been accepted up to round {accepted.round}, but "
+                f"there is no state in {self.state_path}; restore it, or start another training."
             )
-        work = LocalContext(
+        private = algorithm.start(np.zeros((1, self.agent.loss.n)))[1]
+        return ClientState(training, accepted, private)
+
+    def _train(self, algorithm: Algorithm, state: ClientState, message: Message) -> ClientState:
+        """Return the state with the update of the round pending."""
+        metadata, round_info = message.metadata, read_round_info(message.metadata)
+        last = -1 if state.pending is None else state.pending.round_info.index
+        if last == round_info.index:
+            # The server may have received the update of the first request, and accept either
+            # reply. It must not matter which, so the update is never computed again.
+            return state
+        if last > round_info.index:
+            raise ValueError(
+                f"{self.name}: a message of round {round_info.index} arrived after one of round "
+                f"{last}: it is old, or the server started again; then it must give the training "
+                "another name."
+            )
+        context = LocalContext(
             [self.agent],
-            [int(facts["position"])],
-            int(facts["steps"]),
+            [int(metadata["position"])],
+            int(metadata["steps"]),
             [self._batches],
-            seed=int(facts["seed"]),
-            index=public.index,
+            seed=int(metadata["seed"]),
+            index=round_info.index,
         )
         received = {name: vector.astype(np.float64) for name, vector in message.vectors.items()}
+        # The server refuses an update that is not finite; NumPy's warnings would add nothing.
         with np.errstate(over="ignore", invalid="ignore"):
-            update = algorithm.local(work, received, memory.private, public)
-        return replace(
-            memory,
-            facts=facts_of(public),
-            pending=update.pending,
-            sent=update.sent,
-            received=received,
-        )
+            update = algorithm.local(context, received, state.private, round_info)
+        pending = PendingUpdate(round_info, update.pending, update.sent, received)
+        return replace(state, pending=pending)
 
-    def _audited(self, algorithm: Algorithm, memory: Memory, message: Message) -> dict[str, Array]:
-        """Return products of audited vectors with public random ones: they tell no entry."""
-        public = directions(
-            str(message.facts["training"]), int(message.facts["round"]), self.agent.loss.n
-        )
-        audited = algorithm.audited(message.vectors, memory.private)
-        return {name: public @ rows[0] for name, rows in audited.items()}
+    def _audit_products(
+        self, algorithm: Algorithm, state: ClientState, message: Message
+    ) -> dict[str, Array]:
+        """Return products with public random vectors: averages are compared without the vectors."""
+        training, rounds = str(message.metadata["training"]), int(message.metadata["round"])
+        directions = audit_directions(training, rounds, self.agent.loss.n)
+        audited = algorithm.audited(message.vectors, state.private)
+        return {name: directions @ rows[0] for name, rows in audited.items()}
 
 
-def _model(algorithm: Algorithm, server: Mapping[str, Array], memory: Memory) -> Array:
+def _own_model(algorithm: Algorithm, server: Mapping[str, Array], state: ClientState) -> Array:
     """Return an agent's own model."""
-    rows: Array = np.atleast_2d(algorithm.model(server, memory.private))
+    rows: Array = np.atleast_2d(algorithm.model(server, state.private))
     own: Array = rows[0]
     return own

@@ -1,7 +1,7 @@
-"""The agent as a Flower ClientApp: every message is answered by a process of its own.
+"""The agent as a Flower ClientApp; Flower starts a process for every message.
 
-A SuperNode is started with ``--node-config 'agent="…/agent.toml"'``. The agent's state lies in a
-folder beside that file, one for each training.
+A SuperNode is started with ``--node-config 'agent="…/agent.toml"'``. The agent's state is in a
+directory beside that file, one for each training.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
-from pcfed.config.federation_files import AgentFile, read_agent_file
-from pcfed.federation.client import Node
-from pcfed.federation.paths import folder_of
-from pcfed.federation.protocol import Message
-from pcfed.federation.records import from_records, to_records
-from pcfed.federation.settings import Schema, build_agent
+from pcfed.config.federation_files import AgentFile, ServerModel, read_agent_file
+from pcfed.config.imports import import_modules
+from pcfed.federation.agent_data import build_agent
+from pcfed.federation.client import Client
+from pcfed.federation.paths import training_directory
+from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError
+from pcfed.federation.transport import from_records, to_records
 
 app = ClientApp()
 
@@ -31,32 +32,43 @@ def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
 
 
 def reply_to(message: FlowerMessage, path: Path) -> Message:
-    """Return the agent's reply; of a mistake the server learns only that there was one.
+    """Return the agent's reply to a message.
 
-    What is wrong may tell something of the data or the constraint: it goes to the agent's own log.
+    Most errors could reveal something about the data or the constraint. They go to the agent's own
+    log, and the server learns only that there was one.
     """
     name = "?"
     try:
         file = read_agent_file(path)
         name = file.name
-        ours = from_records(message.content)
-        if ours.kind == "hello":
-            return Message("hello", {"name": name})
-        return _node(path, file, ours).answer(ours)
-    except Exception as error:  # data and messages of any kind
+        received = from_records(message.content)
+        if received.kind == "hello":
+            return Message("hello", {"name": name, "protocol": PROTOCOL_VERSION})
+        return _client(path, file, received).handle(received)
+    except ProtocolError as error:
+        reason = str(error)
         logging.getLogger("pcfed").error("%s: %s", name, error)
-        return Message("error", {"name": name, "why": "it could not answer; its own log says why"})
+    except Exception as error:  # files and messages may be wrong in any way
+        reason = "it could not answer; its own log says why"
+        logging.getLogger("pcfed").error("%s: %s", name, error)
+    return Message("error", {"name": name, "protocol": PROTOCOL_VERSION, "reason": reason})
 
 
-def _node(path: Path, file: AgentFile, message: Message) -> Node:
+def _client(path: Path, file: AgentFile, message: Message) -> Client:
     """Return the agent of a file, for the training of a message."""
-    schema = Schema.from_text(str(message.facts["schema"]))
-    return Node(
+    # The owner's consent: only modules that the agent's own file names, never the server's.
+    import_modules(file.imports, path)
+    model = ServerModel.model_validate_json(str(message.metadata["model"]))
+    linear = {"kind", "intercept", "l2"}
+    return Client(
         file.name,
-        build_agent(path, file, schema),
-        folder_of(path, str(message.facts["training"])),
+        build_agent(path, file, model),
+        training_directory(path, str(message.metadata["training"])),
         batch=file.batch,
         certificate=file.certificate,
         report=file.report,
-        about=schema.to_dict(),
+        model_metadata={
+            "model": model.model_dump(include=linear),
+            **model.model_dump(exclude=linear),
+        },
     )

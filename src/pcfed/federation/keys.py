@@ -1,4 +1,4 @@
-"""Keys for a federation: an authority, the server's certificate, and a key for every agent."""
+"""Keys of a federation: a certificate authority, the server's certificate, and agents' keys."""
 
 from __future__ import annotations
 
@@ -16,45 +16,47 @@ from cryptography.x509.oid import NameOID
 from pcfed.storage.atomic import write_atomically
 
 DAYS = 365
-"""For how long certificates are valid."""
+"""How long certificates are valid, in days."""
 
 
 def make_keys(folder: Path, hosts: Sequence[str], agents: Sequence[str]) -> None:
-    """Write ``ca.crt``, ``server.crt``, ``server.key`` and a pair of keys for every agent.
+    """Write ``ca.crt``, ``server.crt``, ``server.key`` and a key pair for every agent.
 
-    The authority's own key is not kept: for other certificates make another authority.
+    The authority's own key is not saved, so that nobody can sign another certificate with it.
 
     Parameters
     ----------
     folder : Path
-        Where to write; nothing that is there is overwritten.
+        The folder to write to; existing files are not overwritten.
     hosts : sequence of str
         Names or addresses by which agents reach the server.
     agents : sequence of str
-        Names of the agents: ``NAME.key`` stays with the agent, ``NAME.key.pub`` goes to the server.
+        Names of the agents: ``NAME.key`` is for the agent, ``NAME.key.pub`` for the server.
 
     Raises
     ------
     ValueError
-        If a file is there already, or a name cannot be the name of a file.
+        If a file exists already, or the name of an agent is not a valid file name.
     """
     names = [f"{agent}.key" for agent in agents]
-    strange = [agent for agent in agents if Path(agent).name != agent or agent.startswith(".")]
-    if strange:
-        raise ValueError(f"keys: {strange[0]!r} can't be the name of a file; rename the agent.")
+    invalid = [agent for agent in agents if Path(agent).name != agent or agent.startswith(".")]
+    if invalid:
+        raise ValueError(f"keys: {invalid[0]!r} is not a valid file name; rename the agent.")
     for name in ("ca.crt", "server.crt", "server.key", *names):
         if (folder / name).exists():
             raise ValueError(
-                f"keys: {folder / name} is there already, and is not overwritten; give another "
-                "folder, or delete it."
+                f"keys: {folder / name} exists already and is not overwritten; choose another "
+                "folder, or delete the file."
             )
     authority = ec.generate_private_key(ec.SECP384R1())
     server = ec.generate_private_key(ec.SECP384R1())
     issuer = _name("pcfed federation")
     root = _certificate(issuer, issuer, authority.public_key(), authority, hosts=None)
-    own = _certificate(_name(hosts[0]), issuer, server.public_key(), authority, hosts=hosts)
+    server_certificate = _certificate(
+        _name(hosts[0]), issuer, server.public_key(), authority, hosts=hosts
+    )
     write_atomically(folder / "ca.crt", root.public_bytes(pem.Encoding.PEM))
-    write_atomically(folder / "server.crt", own.public_bytes(pem.Encoding.PEM))
+    write_atomically(folder / "server.crt", server_certificate.public_bytes(pem.Encoding.PEM))
     _write_private(folder / "server.key", server, pem.PrivateFormat.PKCS8)
     for name in names:
         key = ec.generate_private_key(ec.SECP384R1())
@@ -75,22 +77,22 @@ def _certificate(
     *,
     hosts: Sequence[str] | None,
 ) -> x509.Certificate:
-    """Return a certificate: the authority's own without hosts, else one for a server."""
+    """Return a certificate: for a server with these hosts, or for the authority without hosts."""
     now = datetime.now(UTC)
-    made = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_before(now - timedelta(minutes=5))  # clocks may differ
         .not_valid_after(now + timedelta(days=DAYS))
         .add_extension(x509.BasicConstraints(ca=hosts is None, path_length=None), critical=True)
     )
     if hosts is not None:
         names = x509.SubjectAlternativeName([_host(host) for host in hosts])
-        made = made.add_extension(names, critical=False)
-    return made.sign(signer, hashes.SHA256())
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(signer, hashes.SHA256())
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -101,6 +103,6 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: pem.PrivateFormat) -> None:
-    """Write a private key that only its owner may read."""
+    """Write a private key that only the user of this process may read."""
     write_atomically(path, key.private_bytes(pem.Encoding.PEM, form, pem.NoEncryption()))
     path.chmod(0o600)

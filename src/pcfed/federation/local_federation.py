@@ -1,39 +1,44 @@
-"""A federation on this machine: a real SuperLink and real SuperNodes, for trying out.
+"""A federation on this machine, to try it out: a real SuperLink and real SuperNodes.
 
-All of it lies in one folder: the server's and the agents' files, logs, keys, and
-``federation.json``, which says which processes run and where.
+All its files are in one folder: the server's and the agents' files, logs, keys, and
+``federation.json`` with the port and the process ids.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 
-from pcfed.config.federation_files import read_agent_file
+from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.keys import make_keys
-from pcfed.federation.paths import RESULT, folder_of
-from pcfed.federation.settings import read_server
+from pcfed.federation.paths import RESULT, training_directory
 from pcfed.storage.atomic import write_atomically
+from pcfed.storage.saved import Metadata, SavedJson
 
 HOST = "127.0.0.1"
-NAME = "pcfed"
-"""How Flower's configuration calls this federation."""
+FLOWER_NAME = "pcfed"
+"""Name of this federation in Flower's configuration."""
 
-MISSED = 120.0
-"""Seconds after which Flower has surely noticed that a SuperNode died: two heartbeats."""
+SUPERLINK = "SuperLink"
+"""Name of the SuperLink among the processes, whose other names are those of the agents."""
 
-PROJECT = """[project]
+HEARTBEAT_TIMEOUT = 120.0
+"""Seconds after which Flower has noticed that a SuperNode died: two heartbeats."""
+
+Command = list[Path | str | int]
+
+FLOWER_APP = """[project]
 name = "pcfed-federation"
 version = "1.0.0"
 
@@ -49,7 +54,7 @@ server = ""
 task = "train"
 """
 
-SERVER = """training = "example"
+SERVER_FILE = """training = "example"
 roster = [{roster}]
 
 [model]
@@ -69,7 +74,7 @@ minimum = {agents}
 deadline = 60.0
 """
 
-AGENT = """# This file stays with {name}: nobody else learns its constraint.
+AGENT_FILE = """# This file stays with {name}: its constraint is never sent.
 name = "{name}"
 file = "{name}.csv"
 target = "kind"
@@ -82,101 +87,226 @@ report = ["loss"]
 
 
 @dataclass(frozen=True)
-class Running:
-    """What runs: a port, and processes by name."""
+class Processes(SavedJson):
+    """The processes of a federation on this machine.
+
+    Attributes
+    ----------
+    port : int
+        The SuperLink's port.
+    secure : bool
+        Whether they use TLS and keys.
+    pids : mapping of str to int
+        Process ids, by name; each process leads a process group of its own.
+    """
+
+    file_kind: ClassVar[str] = "list of a federation's processes"
+    format: ClassVar[int] = 1
+    advice: ClassVar[str] = "stop the processes with the version of pcfed that started them."
 
     port: int
     secure: bool
-    processes: dict[str, int]
+    pids: Mapping[str, int]
+
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        return cls(contents["port"], contents["secure"], contents["pids"])
+
+    def alive(self) -> dict[str, bool]:
+        """Return for each process whether it runs."""
+        return {name: _alive(pid) for name, pid in self.pids.items()}
 
 
 class LocalFederation:
-    """The processes of a federation in a folder.
+    """A federation on this machine.
 
     Parameters
     ----------
     folder : Path
-        Where its files are.
+        The folder of its files.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
-        self._facts = self.folder / "federation.json"
+        self.server_file = self.folder / "server.toml"
+        self._processes_path = self.folder / "federation.json"
 
-    def write_example(self, agents: int) -> None:
-        """Write a server's file and agents with data and budgets of their own, where none are."""
-        if (self.folder / "server.toml").exists():
+    def write_example(self, num_agents: int) -> None:
+        """Write example data, agents with different budgets and a server's file.
+
+        It does nothing if there is a server's file already.
+        """
+        if self.server_file.exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(0)
-        names = [f"agent-{i + 1}" for i in range(agents)]
+        names = [f"agent-{i + 1}" for i in range(num_agents)]
         centers = rng.normal(size=(3, 5))
         for i, name in enumerate(names):
-            kinds = rng.integers(3, size=60)
-            X = centers[kinds] + rng.normal(size=(60, 5))
+            labels = rng.integers(3, size=60)
+            X = centers[labels] + rng.normal(size=(60, 5))
             rows = [
-                ",".join([*(f"{x:.4f}" for x in row), "xyz"[kind]])
-                for row, kind in zip(X, kinds, strict=True)
+                ",".join([*(f"{x:.4f}" for x in row), "xyz"[label]])
+                for row, label in zip(X, labels, strict=True)
             ]
             self._write(f"{name}.csv", "\n".join(["a,b,c,d,e,kind", *rows, ""]))
-            self._write(f"{name}.toml", AGENT.format(name=name, radius=i + 1))
+            self._write(f"{name}.toml", AGENT_FILE.format(name=name, radius=i + 1))
         roster = ", ".join(f'"{name}"' for name in names)
-        self._write("server.toml", SERVER.format(roster=roster, agents=agents))
+        self._write("server.toml", SERVER_FILE.format(roster=roster, agents=num_agents))
 
-    def up(self, *, secure: bool) -> Running:
-        """Start a SuperLink and a SuperNode for every agent of the roster.
+    # -- processes ----------------------------------------------------------------------------
 
-        Where some of them run, only those that have ended are started again, as they were.
+    def up(self, *, secure: bool) -> Processes:
+        """Start a SuperLink, and a SuperNode for every agent of the roster.
+
+        If some of them run, only the others are started again, with the same keys and port.
         """
-        old = self.running
-        if old is not None and all(self.alive().values()):
+        processes = self.processes
+        if processes is not None and all(processes.alive().values()):
             raise ValueError(
-                f"federation: {self.folder} has one that runs; take it down before you start it."
+                f"federation: the processes in {self.folder} run already; stop them with down."
             )
-        settings = read_server(self.folder / "server.toml")
-        files = {read_agent_file(path).name: path for path in self._agent_files()}
-        roster = settings.terms.roster or tuple(files)
-        if len(roster) < settings.size:
-            raise ValueError(
-                f"federation: the roster has {settings.size} agents, and {self.folder} has files "
-                f"of {len(roster)}; write more, or make the roster smaller."
-            )
-        missing = [name for name in roster if name not in files]
-        if missing:
-            raise ValueError(
-                f"federation: {missing[0]} of the roster must have a file in {self.folder}, and "
-                "has none; write one, or take it off the roster."
-            )
-        running = old or self._prepared(roster, secure)
-        port, secure, processes = running.port, running.secure, running.processes
-        ended = [
-            name
-            for name in ("SuperLink", *roster)
-            if name not in processes or not _alive(processes[name])
-        ]
-        if "SuperLink" in ended:
-            processes["SuperLink"] = self._start("SuperLink", self._link(port, secure))
-            self._note(running)
-            _wait_for(port)
-            ended.remove("SuperLink")
-        for name in ended:
-            line = self._node(name, files[name], port, secure)
-            if name in processes:
-                processes[name] = self._start_again(name, line)
+        files = self._roster_files()
+        if processes is None:
+            processes = self._prepare(list(files), secure)
+        if not _alive(processes.pids.get(SUPERLINK)):
+            pid = self._spawn(SUPERLINK, self._superlink_command(processes))
+            processes = self._add_process(processes, SUPERLINK, pid)
+            _wait_for_port(processes.port)
+        for name, file in files.items():
+            known = processes.pids.get(name)
+            if _alive(known):
+                continue
+            command = self._supernode_command(name, file, processes)
+            if known is None:
+                if processes.secure:
+                    self._flwr("supernode", "register", f"{self._key(name)}.pub", FLOWER_NAME)
+                pid = self._spawn(name, command)
             else:
-                if secure:
-                    self._flwr("supernode", "register", self._key(name) + ".pub", NAME)
-                processes[name] = self._start(name, line)
-            self._note(running)
-        return running
+                pid = self._respawn_supernode(name, command)
+            processes = self._add_process(processes, name, pid)
+        return processes
 
-    def _start_again(self, name: str, line: list[Path | str | int]) -> int:
-        """Start a SuperNode that died; Flower takes its key again once it has missed it."""
-        log, end = self.folder / "logs" / f"{name}.log", time.monotonic() + MISSED
+    def down(self) -> int:
+        """Stop all processes and return how many there were."""
+        processes = self.processes
+        if processes is None:
+            return 0
+        groups = list(processes.pids.values())
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for group in groups:
+                # The whole group: a SuperNode that died may have left a ClientApp.
+                with suppress(ProcessLookupError):
+                    os.killpg(group, number)
+            _wait_for_end(groups, 5.0)
+        self._processes_path.unlink()
+        return len(groups)
+
+    @property
+    def processes(self) -> Processes | None:
+        """The processes of the federation, or None if none of them runs."""
+        if not self._processes_path.exists():
+            return None
+        found = Processes.load(self._processes_path)
+        return found if any(found.alive().values()) else None
+
+    def alive(self) -> dict[str, bool]:
+        """Return for each process whether it runs."""
+        return {} if self.processes is None else self.processes.alive()
+
+    def _add_process(self, processes: Processes, name: str, pid: int) -> Processes:
+        """Return the processes with one more, and save them: ``down`` must know all of them."""
+        processes = replace(processes, pids={**processes.pids, name: pid})
+        processes.save(self._processes_path)
+        return processes
+
+    def _roster_files(self) -> dict[str, Path]:
+        """Return the file of every agent of the roster, by name."""
+        server = read_server_file(self.server_file)
+        paths = sorted(self.folder.glob("*.toml"))
+        files = {read_agent_file(path).name: path for path in paths if path != self.server_file}
+        roster = tuple(files) if isinstance(server.roster, int) else server.roster
+        if len(roster) < server.num_agents:
+            raise ValueError(
+                f"federation: the roster has {server.num_agents} agents, but {self.folder} has the "
+                f"files of {len(roster)}; add files, or make the roster smaller."
+            )
+        for name in roster:
+            if name not in files:
+                raise ValueError(
+                    f"federation: there is no file of {name} in {self.folder}; write one, or "
+                    f"remove {name} from the roster."
+                )
+        return {name: files[name] for name in roster}
+
+    def _prepare(self, roster: Sequence[str], secure: bool) -> Processes:
+        """Write the files that Flower needs; return a federation without processes."""
+        # Flower sends all files of the app's folder to everybody, so nothing else may be there.
+        self._write("app/pyproject.toml", FLOWER_APP)
+        keys = self.folder / "keys"
+        if secure and not keys.exists():
+            make_keys(keys, [HOST, "localhost"], roster)
+        port = _free_port()
+        trust = f'root-certificates = "{keys / "ca.crt"}"' if secure else "insecure = true"
+        config = f'[superlink.{FLOWER_NAME}]\naddress = "{HOST}:{port}"\n{trust}\n'
+        self._write("flower/config.toml", config)
+        return Processes(port, secure, {})
+
+    def _superlink_command(self, processes: Processes) -> Command:
+        keys = self.folder / "keys"
+        command: Command = [_program("flower-superlink")]
+        command += ["--host", HOST, "--port", processes.port]
+        command += ["--database", self.folder / "flower" / "superlink.db"]
+        command += ["--disable-runtime-dependency-installation"]
+        if not processes.secure:
+            return [*command, "--insecure"]
+        command += ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt"]
+        return [*command, "--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
+
+    def _supernode_command(self, name: str, file: Path, processes: Processes) -> Command:
+        command: Command = [_program("flower-supernode")]
+        command += ["--superlink", f"{HOST}:{processes.port}", "--port", _free_port()]
+        command += ["--node-config", f'agent="{file}"']
+        if not processes.secure:
+            return [*command, "--insecure"]
+        command += ["--root-certificates", self.folder / "keys" / "ca.crt"]
+        return [*command, "--auth-supernode-private-key", self._key(name)]
+
+    def _key(self, name: str) -> Path:
+        return self.folder / "keys" / f"{name}.key"
+
+    def _spawn(self, name: str, command: Command) -> int:
+        """Start a process that outlives this one, and return its id."""
+        log = self.folder / "logs" / f"{name}.log"
+        log.parent.mkdir(exist_ok=True)
+        mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        arguments = [str(each) for each in command]
+        return os.posix_spawn(
+            arguments[0],
+            arguments,
+            self._environment(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, log, mode, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setpgroup=0,
+        )
+
+    def _respawn_supernode(self, name: str, command: Command) -> int:
+        """Start a SuperNode that died.
+
+        Flower refuses its key until it has noticed that the old process is gone, so this tries
+        again for some time.
+        """
+        log, end = self.folder / "logs" / f"{name}.log", time.monotonic() + HEARTBEAT_TIMEOUT
         while True:
-            before = log.stat().st_size
-            pid = self._start(name, line)
-            while _alive(pid) and b"SuperNode ID" not in log.read_bytes()[before:]:
+            old_size = log.stat().st_size
+            pid = self._spawn(name, command)
+            while _alive(pid) and b"SuperNode ID" not in log.read_bytes()[old_size:]:
                 if time.monotonic() > end:
                     return pid
                 time.sleep(0.2)
@@ -184,142 +314,53 @@ class LocalFederation:
                 return pid
             time.sleep(3.0)
 
-    def _prepared(self, roster: Sequence[str], secure: bool) -> Running:
-        """Write what Flower needs; return the federation of which nothing runs yet."""
-        self._write("app/pyproject.toml", PROJECT)  # Flower sends all of that folder to everybody
-        keys = self.folder / "keys"
-        if secure and not keys.exists():
-            make_keys(keys, [HOST, "localhost"], roster)
-        port = _free_port()
-        trust = f'root-certificates = "{keys / "ca.crt"}"' if secure else "insecure = true"
-        config = f'[superlink.{NAME}]\naddress = "{HOST}:{port}"\n{trust}\n'
-        self._write("flower/config.toml", config)
-        return Running(port, secure, {})
+    # -- trainings ----------------------------------------------------------------------------
 
-    def run(self, task: str = "train", look: Callable[[], object] = lambda: None) -> bool:
-        """Train as the server's file says, from where it is; say whether it came to its end.
+    def run(self, task: str = "train", on_tick: Callable[[], object] = lambda: None) -> bool:
+        """Train as the server's file says, or resume; return whether there is a new result.
 
         Parameters
         ----------
         task : {"train", "audit"}
             Whether to train, or only to audit.
-        look : callable
+        on_tick : callable
             Called a few times a second meanwhile.
         """
-        before = self._finished()
-        config = f'server="{self.folder / "server.toml"}" task="{task}"'
-        self._flwr("run", self.folder / "app", NAME, "--stream", "--run-config", config, look=look)
-        return self._finished() > before
+        before = self._result_time()
+        config = f'server="{self.server_file}" task="{task}"'
+        app = self.folder / "app"
+        self._flwr("run", app, FLOWER_NAME, "--stream", "--run-config", config, on_tick=on_tick)
+        return self._result_time() > before
 
     @property
-    def training(self) -> Path:
-        """The folder of what the server keeps of the training."""
-        file = self.folder / "server.toml"
-        return folder_of(file, read_server(file).terms.training)
+    def training_directory(self) -> Path:
+        """The directory of the server's files of the training."""
+        return training_directory(self.server_file, read_server_file(self.server_file).training)
 
-    def down(self) -> int:
-        """Stop all processes and return how many there were."""
-        running = self.running
-        if running is None:
-            return 0
-        groups = list(running.processes.values())
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for group in groups:
-                with suppress(ProcessLookupError):
-                    os.killpg(group, number)  # also what a SuperNode that died has left
-            _wait_for_end(groups, 5.0)
-        self._facts.unlink()
-        return len(running.processes)
+    def _result_time(self) -> int:
+        """Return when the last result was written."""
+        result = self.training_directory / RESULT
+        return result.stat().st_mtime_ns if result.exists() else 0
 
-    @property
-    def running(self) -> Running | None:
-        """What runs, or None."""
-        if not self._facts.exists():
-            return None
-        found = Running(**json.loads(self._facts.read_text("utf-8")))
-        return found if any(map(_alive, found.processes.values())) else None
-
-    def alive(self) -> dict[str, bool]:
-        """Say of each process whether it runs."""
-        running = self.running
-        return {} if running is None else {k: _alive(v) for k, v in running.processes.items()}
-
-    def _finished(self) -> int:
-        report = self.training / RESULT
-        return report.stat().st_mtime_ns if report.exists() else 0
-
-    def _agent_files(self) -> list[Path]:
-        return [path for path in sorted(self.folder.glob("*.toml")) if path.name != "server.toml"]
-
-    def _link(self, port: int, secure: bool) -> list[Path | str | int]:
-        line: list[Path | str | int] = [
-            _program("flower-superlink"),
-            "--host",
-            HOST,
-            "--port",
-            port,
-        ]
-        line += ["--database", self.folder / "flower" / "superlink.db"]
-        line += ["--disable-runtime-dependency-installation"]
-        if not secure:
-            return [*line, "--insecure"]
-        keys = self.folder / "keys"
-        line += ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt"]
-        return [*line, "--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
-
-    def _node(self, name: str, file: Path, port: int, secure: bool) -> list[Path | str | int]:
-        line: list[Path | str | int] = [
-            _program("flower-supernode"),
-            "--superlink",
-            f"{HOST}:{port}",
-        ]
-        line += ["--port", _free_port(), "--node-config", f'agent="{file}"']
-        if not secure:
-            return [*line, "--insecure"]
-        keys = self.folder / "keys"
-        line += ["--root-certificates", keys / "ca.crt"]
-        return [*line, "--auth-supernode-private-key", self._key(name)]
-
-    def _key(self, name: str) -> str:
-        return str(self.folder / "keys" / f"{name}.key")
-
-    def _start(self, name: str, line: list[Path | str | int]) -> int:
-        """Start a process that outlives this one, and return its number."""
-        log = self.folder / "logs" / f"{name}.log"
-        log.parent.mkdir(exist_ok=True)
-        writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        words = [str(each) for each in line]
-        return os.posix_spawn(
-            words[0],
-            words,
-            self._environment(),
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, log, writing, 0o600),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setpgroup=0,
-        )
-
-    def _flwr(self, *arguments: object, look: Callable[[], object] = lambda: None) -> None:
-        """Run Flower's command line; what it says goes to a log."""
-        line = [str(each) for each in (_program("flwr"), *arguments)]
+    def _flwr(self, *arguments: object, on_tick: Callable[[], object] = lambda: None) -> None:
+        """Run Flower's command line; its output goes to a log."""
+        command = [str(each) for each in (_program("flwr"), *arguments)]
         with (
             (self.folder / "logs" / "flwr.log").open("ab") as log,
             subprocess.Popen(
-                line, env=self._environment(), stdout=log, stderr=subprocess.STDOUT
+                command, env=self._environment(), stdout=log, stderr=subprocess.STDOUT
             ) as process,
         ):
             while process.poll() is None:
-                look()
+                on_tick()
                 time.sleep(0.2)
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment in which Flower does not look for the internet."""
-        own = str(Path(sys.executable).parent)
+        """Return an environment in which Flower makes no requests to the internet."""
+        programs = str(Path(sys.executable).parent)
         return {
             **os.environ,
-            "PATH": os.pathsep.join([own, os.environ.get("PATH", "")]),
+            "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
             "FLWR_HOME": str(self.folder / "flower"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -329,12 +370,9 @@ class LocalFederation:
     def _write(self, name: str, text: str) -> None:
         write_atomically(self.folder / name, text.encode())
 
-    def _note(self, running: Running) -> None:
-        self._write("federation.json", json.dumps(asdict(running), indent=1))
-
 
 def _program(name: str) -> Path:
-    """Return one of Flower's programs, which lie beside Python."""
+    """Return one of Flower's programs, which are installed beside Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise ValueError(f"federation: {name} is not installed; run pip install 'pcfed[flower]'.")
@@ -347,9 +385,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that we started is let go."""
+def _alive(pid: int | None) -> bool:
+    """Return whether a process runs; None never does."""
+    if pid is None:
+        return False
     try:
+        # A child that has ended stays visible until its parent has waited for it.
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return False
     except ChildProcessError:
@@ -376,12 +417,12 @@ def _wait_for_end(groups: Sequence[int], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _wait_for(port: int, seconds: float = 60.0) -> None:
-    """Wait until somebody listens."""
+def _wait_for_port(port: int, seconds: float = 60.0) -> None:
+    """Wait until a process listens on a port."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with socket.socket() as probe:
             if probe.connect_ex((HOST, port)) == 0:
                 return
         time.sleep(0.1)
-    raise ValueError("federation: the SuperLink did not start in a minute; look at its log.")
+    raise ValueError("federation: the SuperLink did not start within a minute; see its log.")

@@ -1,9 +1,9 @@
-"""Where things lie: a folder for each training, beside the server's or the agent's file.
+"""Names of the files of a training: one directory beside the server's or the agent's file.
 
 server.heating/                  north.heating/
-    checkpoint.npz                   state.npz       private state, with what is pending
-    history.jsonl                    model.npz       its feasible model, at the end
-    progress.json                    report.html     what its owner should know, at the end
+    checkpoint.npz                   state.npz       private state and pending update
+    history.jsonl                    model.npz       feasible model, at the end
+    status.json                      report.html     report for the owner, at the end
     result.json                      lock
     lock
 """
@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-CHECKPOINT, HISTORY, PROGRESS = "checkpoint.npz", "history.jsonl", "progress.json"
+CHECKPOINT, HISTORY, STATUS = "checkpoint.npz", "history.jsonl", "status.json"
 RESULT, LOCK = "result.json", "lock"
 STATE, MODEL, REPORT = "state.npz", "model.npz", "report.html"
 
 
-def folder_of(file: Path, training: str) -> Path:
-    """Return the folder of a training.
+def training_directory(file: Path, training: str) -> Path:
+    """Return the directory of a training.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def folder_of(file: Path, training: str) -> Path:
 
     Examples
     --------
-    >>> folder_of(Path("north.toml"), "Heating 2").name
+    >>> training_directory(Path("north.toml"), "Heating 2").name
     'north.heating-2'
     """
     slug = re.sub(r"[^a-z0-9]+", "-", training.lower()).strip("-") or "training"

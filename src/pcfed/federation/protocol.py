@@ -1,117 +1,193 @@
-"""What agents and server say to each other, whatever carries it.
+"""The messages between server and agents, independent of the transport that carries them.
 
-    train      server: a round begins, with its facts and the server's vectors
-               agent: the vectors that are summed
-    finish     server: no round follows; agent: nothing but that it has heard it
-    audit      server: which sums to send; agent: three numbers for each audited vector
-    model, slope, share
-               the three steps of the certificate (`pcfed.federation.certification`)
+    hello      server: which agent is this?
+               agent: its name
+    train      server: a round starts, with its metadata and the server's vectors
+               agent: its update, the vectors that the server sums
+    finish     server: there are no more rounds
+               agent: an acknowledgement, after it has written its model
+    audit      server: asks for a check of the averages that it holds
+               agent: three numbers for each audited vector
+    feasible_model, objective_terms, gap_term
+               the three exchanges of a certificate (`pcfed.federation.certification`)
 
-With every message the server says which of the agent's updates was the last to be counted. With
-every reply an agent says whether its owner agrees to certificates, and what else the owner allows
-to be told: nothing by default.
+Every message of the server after ``hello`` contains the agent's last accepted update. Every reply
+says whether the agent's owner consents to certificates. Metrics are part of a reply only where the
+owner allows it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
-from pcfed.algorithms import Algorithm, FedAvg, FedProx, Local, PCFedAvg, RoundInfo, Scaffold
+from pcfed.algorithms import Algorithm, RoundInfo
+from pcfed.algorithms.registry import algorithm_names, from_mapping, to_mapping
 from pcfed.arrays import Array, Float64Array
+from pcfed.errors import one_line, short_repr
 
-METHODS: dict[str, type[Algorithm]] = {
-    kind.__name__: kind for kind in (PCFedAvg, FedAvg, FedProx, Scaffold, Local)
-}
-OPTIONS = {"PCFedAvg": ("exact",), "FedProx": ("prox",), "Scaffold": ("server_step",)}
-"""What agents must know of a method beside the step and the penalty of the round."""
+PROTOCOL_VERSION = 2
+"""Version of the messages. Server and agents must use the same one."""
 
-MEASURES = ("loss", "accuracy", "infeasibility", "rows")
-"""What an agent's owner may allow to be told, all of its own model on its own data."""
+NUM_AUDIT_DIRECTIONS = 3
+"""How many numbers an agent sends for each audited vector."""
 
-AUDITS = 3
-"""Numbers that an agent sends for each audited vector."""
+Scalar = str | int | float | bool
 
-Fact = str | int | float | bool
+
+class ProtocolError(ValueError):
+    """A message that an agent can't answer, for a reason that it may send to the server.
+
+    The text may repeat what the server sent, and must not contain anything of the agent's own.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One message: its kind, facts, and named vectors."""
+    """One message.
+
+    Attributes
+    ----------
+    kind : str
+        One of the kinds that this module's docstring lists, or ``"error"``.
+    metadata : mapping of str to Scalar
+        Texts and numbers.
+    vectors : mapping of str to Array
+        Named vectors.
+    """
 
     kind: str
-    facts: Mapping[str, Fact]
+    metadata: Mapping[str, Scalar]
     vectors: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The last update of an agent that the server has counted.
+class AcceptedUpdate:
+    """The last update of an agent that the server accepted, and therefore aggregated.
 
     Attributes
     ----------
     round : int
-        Of which round it was; −1 for none yet.
+        Index of the round; −1 if no update has been accepted yet.
     steps : int
-        Local steps that were counted in that round, all agents together.
+        Local steps of all updates that were accepted in that round, by all agents together.
     """
 
     round: int = -1
     steps: int = 0
 
 
-def describe(algorithm: Algorithm) -> dict[str, Fact]:
-    """Return what agents must know of a method."""
-    name = type(algorithm).__name__
-    return {"method": name, **{key: getattr(algorithm, key) for key in OPTIONS.get(name, ())}}
+class Transport(Protocol):
+    """Carries messages from the server to agents, and their replies back."""
+
+    def exchange(self, messages: Mapping[str, Message], min_present: int) -> Iterable[Message]:
+        """Send messages to agents and return the replies that arrived in time.
+
+        Parameters
+        ----------
+        messages : mapping of str to Message
+            The message for each agent, by the agent's name.
+        min_present : int
+            How many of these agents to wait for before messages are sent.
+        """
 
 
-def method_of(facts: Mapping[str, Fact]) -> Algorithm:
-    """Return the method that facts describe, with the step and the penalty of the round."""
-    name = str(facts["method"])
-    if name not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}")
-    options: dict[str, Any] = {key: facts[key] for key in OPTIONS.get(name, ())}
-    return METHODS[name](float(facts["step"]), float(facts["penalty"]), **options)
+def check_version(metadata: Mapping[str, Scalar]) -> None:
+    """Refuse a message of another version of the protocol."""
+    version = metadata.get("protocol")
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the server uses version {short_repr(version, 20)} of the protocol and the agent "
+            f"version {PROTOCOL_VERSION}; install the same version of pcfed on both sides"
+        )
 
 
-def facts_of(facts: RoundInfo) -> dict[str, Fact]:
-    """Return the facts of a round as a message has them."""
+def algorithm_metadata(algorithm: Algorithm) -> dict[str, Scalar]:
+    """Return what a message says about an algorithm; `read_algorithm` is the inverse.
+
+    The step and the penalty are part of the metadata of the round (`round_metadata`), because they
+    may depend on the round.
+
+    Raises
+    ------
+    ValueError
+        If a parameter of the algorithm can't be sent.
+    """
+    mapping = to_mapping(algorithm)
+    name, parameters = mapping.pop("name"), mapping
+    for key in ("step", "penalty"):
+        del parameters[key]
+    try:
+        return {"algorithm": name, "parameters": json.dumps(parameters)}
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name}: the parameters must be numbers, texts or lists of them to be sent to agents, "
+            f"got {short_repr(parameters)}; make them so, or compute them in the algorithm."
+        ) from None
+
+
+def read_algorithm(metadata: Mapping[str, Scalar]) -> Algorithm:
+    """Return the algorithm of a message, with the step and the penalty of the round.
+
+    Raises
+    ------
+    ProtocolError
+        If this side does not know the algorithm, or knows one with other parameters.
+    """
+    name = str(metadata["algorithm"])
+    if name not in algorithm_names():
+        raise ProtocolError(
+            f"the agent does not know the algorithm {short_repr(name)}; its owner must name the "
+            'module that registers it, as in imports = ["my_algorithms"], in the agent\'s file'
+        )
+    options = {**json.loads(str(metadata["parameters"])), "name": name}
+    step, penalty = float(metadata["step"]), float(metadata["penalty"])
+    try:
+        return from_mapping({**options, "step": step, "penalty": penalty})
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(
+            one_line(f"the algorithm {short_repr(name)} of the agent is not the server's: {error}")
+        ) from None
+
+
+def round_metadata(round_info: RoundInfo) -> dict[str, Scalar]:
+    """Return what a message says about a round; `read_round_info` is the inverse."""
     return {
-        "round": facts.index,
-        "m": facts.m,
-        "step": facts.step,
-        "penalty": facts.penalty,
-        "max_local_steps": facts.max_local_steps,
+        "round": round_info.index,
+        "m": round_info.m,
+        "step": round_info.step,
+        "penalty": round_info.penalty,
+        "max_local_steps": round_info.max_local_steps,
     }
 
 
-def round_of(facts: Mapping[str, Fact]) -> RoundInfo:
-    """Return the facts of a round in a message."""
+def read_round_info(metadata: Mapping[str, Scalar]) -> RoundInfo:
+    """Return the information on a round in the metadata of a message or of a file."""
     return RoundInfo(
-        index=int(facts["round"]),
-        m=int(facts["m"]),
-        step=float(facts["step"]),
-        penalty=float(facts["penalty"]),
-        max_local_steps=int(facts["max_local_steps"]),
+        index=int(metadata["round"]),
+        m=int(metadata["m"]),
+        step=float(metadata["step"]),
+        penalty=float(metadata["penalty"]),
+        max_local_steps=int(metadata["max_local_steps"]),
     )
 
 
-def directions(training: str, rounds: int, n: int) -> Float64Array:
-    """Return the public random vectors of an audit, one a row.
+def audit_directions(training: str, rounds: int, n: int) -> Float64Array:
+    """Return the public random vectors of an audit, one in each row.
 
     Parameters
     ----------
     training : str
         Name of the training.
     rounds : int
-        Number of rounds done: another audit has other vectors.
+        Number of completed rounds, so that each audit has vectors of its own.
     n : int
         Number of parameters.
     """
     key = hashlib.sha256(f"{training} {rounds}".encode()).digest()
-    return np.random.default_rng(list(key)).standard_normal((AUDITS, n))
+    return np.random.default_rng(list(key)).standard_normal((NUM_AUDIT_DIRECTIONS, n))

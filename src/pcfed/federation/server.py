@@ -1,68 +1,87 @@
 """The server's side: rounds, sums, and a checkpoint after each of them.
 
-The server tells every agent with each message which of its updates was the last to be counted, and
-it knows that from its checkpoint. If it dies after the replies came and before the checkpoint was
-written, nobody was counted, and the round is played again.
+The checkpoint alone decides which updates have been accepted: every message tells the agent which
+of its updates was the last one. If the server dies after replies arrived and before the checkpoint
+was written, none of them was accepted, and the round is run again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 from pcfed.algorithms import RoundInfo, Sums
 from pcfed.algorithms.sums import add_rows
 from pcfed.arrays import Array, Float64Array
-from pcfed.federation.certification import STEPS, Certified, certify_together
+from pcfed.federation.certification import (
+    REPLY_VECTORS,
+    FederatedCertificate,
+    federated_certificate,
+)
 from pcfed.federation.paths import CHECKPOINT, HISTORY
-from pcfed.federation.protocol import AUDITS, Counted, Fact, Message, describe, directions, facts_of
-from pcfed.federation.replies import Expected, sift, told
-from pcfed.federation.server_config import Terms, Transport, Watcher, silent
+from pcfed.federation.protocol import (
+    NUM_AUDIT_DIRECTIONS,
+    PROTOCOL_VERSION,
+    AcceptedUpdate,
+    Message,
+    Scalar,
+    Transport,
+    algorithm_metadata,
+    audit_directions,
+    round_metadata,
+)
+from pcfed.federation.replies import ExpectedReply, reported_metrics, split_replies
+from pcfed.federation.server_config import ServerConfig
+from pcfed.federation.server_result import ServerResult
 from pcfed.federation.server_state import ServerState
+from pcfed.federation.status_file import StatusCallback, ignore_status
 from pcfed.storage.journal import Journal
 
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of named vectors."""
 
-class TooFew(RuntimeError):
-    """Agents that are needed are not here, or do not agree."""
+
+class MissingAgents(RuntimeError):
+    """Agents that are needed are not connected, do not answer or do not consent."""
 
 
 @dataclass(eq=False)
 class Server:
-    """Plays the rounds of a training; after a restart, from the last checkpoint on.
+    """Runs the rounds of a training; after a restart it resumes from the last checkpoint.
 
-    Use it as a context manager: it keeps the file of the history open.
+    Use it as a context manager: it keeps the history file open.
 
     Parameters
     ----------
-    terms : Terms
-        What was settled.
+    config : ServerConfig
+        What is trained, by whom and how.
     transport : Transport
-        What carries the messages.
+        Carries the messages.
     folder : Path
-        Where the checkpoint and the history are.
-    watch : callable
-        What is told how it goes.
+        Directory of the checkpoint and the history.
+    on_status : StatusCallback
+        Called with every change of the status.
     """
 
-    terms: Terms
+    config: ServerConfig
     transport: Transport
     folder: Path
-    watch: Watcher = silent
+    on_status: StatusCallback = ignore_status
     state: ServerState = field(init=False)
-    _unwilling: set[str] = field(default_factory=set, init=False)
-    _seen: Certified | None = field(default=None, init=False)
+    _without_consent: set[str] = field(default_factory=set, init=False)
+    _certificate: FederatedCertificate | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        algorithm_metadata(self.config.algorithm)  # refuses parameters that can't be sent
         path = self.folder / CHECKPOINT
-        self.state = self._known(path) if path.exists() else self._begin()
+        self.state = self._resume(path) if path.exists() else self._start()
         self._history = Journal(self.folder / HISTORY, self.state.history)
         if self.state.history is None:
-            self._keep(replace(self.state, history=self._history.flush()))
+            self._save(replace(self.state, history=self._history.flush()))
 
     def __enter__(self) -> Server:
         return self
@@ -78,274 +97,306 @@ class Server:
     # -- rounds -------------------------------------------------------------------------------
 
     def run(self) -> ServerState:
-        """Play the rounds that are left, or as many as the gap takes; return how it stands.
+        """Run the remaining rounds, or until the gap is reached; return the last state.
 
         Raises
         ------
-        TooFew
-            If a round had too few agents as often as it may be tried, or there is a gap to stop at
-            and an agent's owner does not agree to certificates; the same call goes on.
+        MissingAgents
+            If all attempts at a round had too few agents, or ``gap`` is set and an agent's owner
+            does not consent to certificates. Call it again to resume.
         """
-        while self.state.round < self.terms.rounds and not self.good_enough():
-            self.play()
+        while self.state.round < self.config.rounds and not self._gap_reached():
+            self.run_round()
         return self.state
 
-    def play(self) -> None:
-        """Play one round, as often as it takes to have enough agents."""
-        for attempt in range(self.terms.attempts):
-            self._enter("training", attempt=attempt + 1)
-            if self._attempt():
+    def run_round(self) -> None:
+        """Run one round; repeat it until enough updates are accepted."""
+        for attempt in range(self.config.attempts):
+            self._report_stage("training", attempt=attempt + 1)
+            if self._try_round():
                 return
-        raise TooFew(
-            f"Round {self.state.round} had fewer than {self.terms.minimum} agents "
-            f"{self.terms.attempts} times; start more agents, then go on."
+        raise MissingAgents(
+            f"Round {self.state.round} had fewer than {self.config.minimum} agents in "
+            f"{self.config.attempts} attempts; start more agents, then rerun the command."
         )
 
-    def good_enough(self) -> bool:
-        """Whether there is a gap to stop at and it is reached; looked at every few rounds."""
-        gap, done = self.terms.gap, self.state.round
-        if gap is None or done == 0 or done % self.terms.gap_every:
+    def _gap_reached(self) -> bool:
+        """Return whether the training may stop; the gap is certified every few rounds."""
+        gap, done = self.config.gap, self.state.round
+        if gap is None or done == 0 or done % self.config.gap_every:
             return False
         try:
             return self.certificate().within(gap)
-        except TooFew as missing:
-            self._need_consent("rounds.gap")
-            self.watch(note=str(missing))
+        except MissingAgents as error:
+            self._require_consent("rounds.gap")
+            self.on_status(note=str(error))
             return False
 
-    def _attempt(self) -> bool:
-        """Try to play a round; say whether enough agents took part."""
-        terms, before = self.terms, self.state
-        shapes = dict.fromkeys(terms.algorithm.sends, (terms.n,))
-        updates, refused = self._exchange("train", shapes, least=terms.minimum)
-        if terms.gap is not None:
-            self._need_consent("rounds.gap")
-        if len(updates) < max(1, terms.minimum):
+    def _try_round(self) -> bool:
+        """Run a round once; return whether enough updates were accepted."""
+        config, before = self.config, self.state
+        shapes = dict.fromkeys(config.algorithm.sends, (config.n,))
+        updates, refused = self._exchange("train", shapes, min_present=config.minimum)
+        if config.gap is not None:
+            self._require_consent("rounds.gap")
+        if len(updates) < max(1, config.minimum):
             return False
-        sums: dict[str, Float64Array] = {}
-        present = [name for name in terms.roster if name in updates]
-        for name in present:
+        # Sums are taken in the order of the roster, not of arrival, so that they have the same bits
+        # as in the simulator.
+        accepted = [name for name in config.roster if name in updates]
+        vectors: dict[str, Float64Array] = {}
+        for name in accepted:
             for key, vector in updates[name].vectors.items():
-                add_rows(sums.setdefault(key, np.zeros(terms.n)), vector[None])
-        steps = terms.local_steps * len(present)
-        total = Sums(sums, len(present), steps)
-        missing = [each for each in terms.roster if each not in updates and each not in refused]
+                add_rows(vectors.setdefault(key, np.zeros(config.n)), vector[None])
+        steps = config.local_steps * len(accepted)
+        sums = Sums(vectors, len(accepted), steps)
+        metrics = {name: reported_metrics(updates[name]) for name in accepted}
         self._history.append(
             {
                 "round": before.round,
-                "counted": present,
+                "accepted": accepted,
                 "refused": refused,
-                "missing": missing,
-                "told": {name: said for name in present if (said := told(updates[name]))},
+                "missing": [n for n in config.roster if n not in updates and n not in refused],
+                "metrics": {name: reported for name, reported in metrics.items() if reported},
             }
         )
-        after = ServerState(
-            before.terms,
-            before.round + 1,
-            terms.algorithm.aggregate(before.server, total, self._facts),
-            {**before.counted, **dict.fromkeys(present, Counted(before.round, steps))},
-            self._history.flush(),
+        update = AcceptedUpdate(before.round, steps)
+        # The history is written first: what it has beyond the checkpoint is cut off on a restart.
+        self._save(
+            ServerState(
+                before.config,
+                before.round + 1,
+                config.algorithm.aggregate(before.vectors, sums, self._round_info),
+                {**before.accepted, **dict.fromkeys(accepted, update)},
+                self._history.flush(),
+            )
         )
-        self._keep(after)
         return True
 
-    # -- what all agents do together ----------------------------------------------------------
+    # -- certificate, end and audit -----------------------------------------------------------
 
-    def certificate(self) -> Certified:
-        """Return what all agents certify of their models as they are.
+    def certificate(self) -> FederatedCertificate:
+        """Return the certificate of the agents' models after the last round.
 
         Raises
         ------
-        TooFew
-            If an agent of the roster is away, or its owner does not agree.
+        MissingAgents
+            If an agent of the roster does not answer, or its owner does not consent.
         """
         done = self.state.round
-        if self._seen is None or self._seen.round != done:
-            self._enter("certificate")
-            self._seen = certify_together(self._ask_for_certificate, done)
-        return self._seen
+        if self._certificate is None or self._certificate.round != done:
+            self._report_stage("certificate")
+            self._certificate = federated_certificate(self._ask_for_certificate, done)
+        return self._certificate
 
     def audit(self) -> dict[str, float]:
-        """Return for each audited vector how far its mean over the agents is from the server's.
+        """Compare each average that the server holds with the mean of the agents' own vectors.
 
-        Relative to the length of the public random vectors; rounding is all that it should be.
+        Both are multiplied by public random vectors. The result is the largest difference of the
+        products, relative to the norm of the random vector; it should be rounding errors only.
 
         Raises
         ------
-        TooFew
+        MissingAgents
             If an agent of the roster does not answer.
         """
-        self._enter("audit")
-        terms, server = self.terms, self.state.server
-        start = terms.algorithm.start(np.zeros((1, terms.n)))
-        names = list(terms.algorithm.audited(*start))
-        replies = self._ask_all("audit", dict.fromkeys(names, (AUDITS,)), what="The audit")
-        public = directions(terms.training, self.state.round, terms.n)
-        found = {}
+        self._report_stage("audit")
+        config = self.config
+        start = config.algorithm.start(np.zeros((1, config.n)))
+        names = list(config.algorithm.audited(*start))
+        shapes = dict.fromkeys(names, (NUM_AUDIT_DIRECTIONS,))
+        replies = self._ask_all("audit", shapes, purpose="The audit")
+        directions = audit_directions(config.training, self.state.round, config.n)
+        differences = {}
         for name in names:
             mean = np.mean([reply.vectors[name] for reply in replies.values()], axis=0)
-            off = np.abs(mean - public @ server[name])
-            found[name] = float((off / np.linalg.norm(public, axis=1)).max())
-        return found
+            difference = np.abs(mean - directions @ self.state.vectors[name])
+            differences[name] = float((difference / np.linalg.norm(directions, axis=1)).max())
+        return differences
 
-    def finish(self, certified: Certified | None = None) -> dict[str, dict[str, float]]:
-        """Tell everybody what was counted last, so that agents can write down their models.
+    def finish(
+        self, certificate: FederatedCertificate | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Send every agent its last accepted update, so that it can write its model.
 
         Parameters
         ----------
-        certified : Certified, optional
-            What agents should know of the certificate.
+        certificate : FederatedCertificate, optional
+            The certificate for the agents' reports.
 
         Returns
         -------
         dict
-            Who has heard it, each with what its owner allows to be told.
+            The agents that have confirmed it, each with the metrics that it reports.
         """
-        self._enter("finish")
-        more = {} if certified is None else {"certificate": certified.sentence}
-        heard, _ = self._exchange("finish", {}, least=len(self.terms.roster), facts=more)
-        return {name: told(heard[name]) for name in self.terms.roster if name in heard}
+        self._report_stage("finish")
+        more = {} if certificate is None else {"certificate": certificate.sentence}
+        roster = self.config.roster
+        confirmed, _ = self._exchange("finish", {}, min_present=len(roster), metadata=more)
+        return {name: reported_metrics(confirmed[name]) for name in roster if name in confirmed}
 
-    def conclude(self) -> dict[str, Any]:
-        """Certify, tell everybody that it is over, audit; return what came of it.
+    def conclude(self) -> ServerResult:
+        """Certify the models, finish the training at all agents, and audit.
 
-        Where there is no certificate or no audit, a sentence says why: ``no_certificate``,
-        ``no_audit``. The same call asks again.
+        It may be called again, for example after an agent has come back.
         """
-        result: dict[str, Any] = {"rounds": self.state.round}
-        certified = None
+        certificate, no_certificate = None, None
         try:
-            certified = self.certificate()
-            result["certificate"] = asdict(certified)
-        except TooFew as missing:
-            result["no_certificate"] = str(missing)
-        heard = self.finish(certified)
-        result["finished"] = list(heard)
-        result["told"] = {name: said for name, said in heard.items() if said}
-        return {**result, **self.audited()}
+            certificate = self.certificate()
+        except MissingAgents as error:
+            no_certificate = str(error)
+        confirmed = self.finish(certificate)
+        result = ServerResult(
+            rounds=self.state.round,
+            finished=list(confirmed),
+            metrics={name: reported for name, reported in confirmed.items() if reported},
+            certificate=certificate,
+            no_certificate=no_certificate,
+        )
+        return self.add_audit(result)
 
-    def audited(self) -> dict[str, Any]:
-        """Return the audit, or a sentence that says why there is none."""
+    def add_audit(self, result: ServerResult) -> ServerResult:
+        """Return a result with a new audit, or with the reason why there is none."""
         try:
-            return {"audit": self.audit()}
-        except TooFew as missing:
-            return {"no_audit": str(missing)}
+            return replace(result, audit=self.audit(), no_audit=None)
+        except MissingAgents as error:
+            return replace(result, audit=None, no_audit=str(error))
 
     def _ask_for_certificate(
         self, kind: str, vectors: Mapping[str, Array]
     ) -> Mapping[str, Message]:
-        """Send a message of the certificate, unless it is known that it would be in vain."""
-        self._need_consent("A certificate")
-        shapes = dict.fromkeys(STEPS[kind], (self.terms.n,))
-        try:
-            return self._ask_all(kind, shapes, vectors, what="A certificate")
-        finally:
-            self._need_consent("A certificate")
+        """Send a message of the certificate to all agents.
 
-    def _need_consent(self, what: str) -> None:
-        """Refuse what is impossible without the consent of an owner."""
-        if self._unwilling:
-            raise TooFew(
-                f"{what} needs the consent of all agents, and {_listed(self._unwilling)} did not "
-                "give it; the owner can, by certificate = true in the agent's file."
+        Consent is required before it, so that no agent reveals its model for nothing, and after
+        it, because a reply may be the first to say that an owner does not consent.
+        """
+        self._require_consent("A certificate")
+        shapes = dict.fromkeys(REPLY_VECTORS[kind], (self.config.n,))
+        try:
+            return self._ask_all(kind, shapes, vectors, purpose="A certificate")
+        finally:
+            self._require_consent("A certificate")
+
+    def _require_consent(self, purpose: str) -> None:
+        """Raise if the owner of an agent is known not to consent to certificates."""
+        if self._without_consent:
+            raise MissingAgents(
+                f"{purpose} needs the consent of all agents, and {_join(self._without_consent)} "
+                "did not give it; the owner can, with certificate = true in the agent's file."
             )
 
-    def _enter(self, stage: str, **facts: int) -> None:
-        """Tell the watcher what comes next."""
-        self.watch(stage=stage, round=self.state.round, **facts)
+    def _report_stage(self, stage: str, **changes: int) -> None:
+        self.on_status(stage=stage, round=self.state.round, **changes)
+
+    # -- messages -----------------------------------------------------------------------------
 
     def _ask_all(
         self,
         kind: str,
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Shapes,
         vectors: Mapping[str, Array] | None = None,
         *,
-        what: str,
+        purpose: str,
     ) -> dict[str, Message]:
-        """Return the replies of all agents in the order of the roster, or say who is missing."""
-        roster = self.terms.roster
-        fine, refused = self._exchange(kind, shapes, least=len(roster), vectors=vectors or {})
-        missing = [name for name in roster if name not in fine]
+        """Return the valid replies of all agents, in the order of the roster, or raise."""
+        roster = self.config.roster
+        valid, refused = self._exchange(kind, shapes, min_present=len(roster), vectors=vectors)
+        missing = [name for name in roster if name not in valid]
         if missing:
-            why = f" ({refused[missing[0]]})" if missing[0] in refused else ""
-            raise TooFew(f"{what} needs all agents, and {_listed(missing)} did not answer{why}.")
-        return {name: fine[name] for name in roster}
-
-    # -- messages -----------------------------------------------------------------------------
+            reason = f" ({refused[missing[0]]})" if missing[0] in refused else ""
+            raise MissingAgents(
+                f"{purpose} needs all agents, and {_join(missing)} did not answer{reason}."
+            )
+        return {name: valid[name] for name in roster}
 
     def _exchange(
         self,
         kind: str,
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Shapes,
         *,
-        least: int,
+        min_present: int,
         vectors: Mapping[str, Array] | None = None,
-        facts: Mapping[str, Fact] | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
     ) -> tuple[dict[str, Message], dict[str, str]]:
-        """Send a message to every agent; return the replies that are fine, and why others aren't.
-
-        Who consents to certificates is noted by the way.
-        """
-        terms = self.terms
-        messages = self._messages(kind, vectors or {}, facts or {})
-        replies = list(self.transport.exchange(messages, least))
+        """Send a message to every agent; return the valid replies, and why others are refused."""
+        config = self.config
+        messages = self._messages(kind, vectors or {}, metadata or {})
+        replies = list(self.transport.exchange(messages, min_present))
         for reply in replies:
-            name, willing = reply.facts.get("name"), reply.facts.get("certificate")
-            if isinstance(name, str) and name in terms.roster and willing is not None:
-                (self._unwilling.discard if willing else self._unwilling.add)(name)
-        limit = terms.norm_limit if kind == "train" else np.inf
-        expected = Expected(kind, terms.training, self.state.round, terms.roster, shapes, limit)
-        fine, refused = sift(replies, expected)
-        self.watch(refused=refused)
-        return fine, refused
+            name, consent = reply.metadata.get("name"), reply.metadata.get("certificate")
+            if isinstance(name, str) and name in config.roster and consent is not None:
+                change = self._without_consent.discard if consent else self._without_consent.add
+                change(name)
+        expected = ExpectedReply(
+            kind,
+            config.training,
+            self.state.round,
+            config.roster,
+            shapes,
+            config.norm_limit if kind == "train" else np.inf,
+        )
+        valid, refused = split_replies(replies, expected)
+        self.on_status(refused=refused)
+        return valid, refused
 
     @property
-    def _facts(self) -> RoundInfo:
-        """The public facts of the next round."""
-        m, most = len(self.terms.roster), self.terms.local_steps
-        return self.terms.algorithm.round_info(self.state.round, m=m, max_local_steps=most)
+    def _round_info(self) -> RoundInfo:
+        """The public information on the next round."""
+        m, steps = len(self.config.roster), self.config.local_steps
+        return self.config.algorithm.round_info(self.state.round, m=m, max_local_steps=steps)
 
     def _messages(
-        self, kind: str, vectors: Mapping[str, Array], facts: Mapping[str, Fact]
+        self, kind: str, vectors: Mapping[str, Array], metadata: Mapping[str, Scalar]
     ) -> dict[str, Message]:
-        """Return the message of a kind to every agent of the roster."""
-        terms, state = self.terms, self.state
-        common: dict[str, Fact] = {
-            **describe(terms.algorithm),
-            **facts_of(self._facts),
-            **facts,
-            "training": terms.training,
-            "steps": terms.local_steps,
-            "seed": terms.seed,
+        """Return the message of a kind for every agent of the roster."""
+        config, state = self.config, self.state
+        common: dict[str, Scalar] = {
+            "protocol": PROTOCOL_VERSION,
+            **algorithm_metadata(config.algorithm),
+            **round_metadata(self._round_info),
+            **metadata,
+            "training": config.training,
+            "steps": config.local_steps,
+            "seed": config.seed,
         }
         messages = {}
-        for position, name in enumerate(terms.roster):
-            counted = {f"counted_{key}": n for key, n in vars(state.counted[name]).items()}
-            own = {**common, **counted, "position": position}
-            messages[name] = Message(kind, own, {**state.server, **vectors})
+        for position, name in enumerate(config.roster):
+            accepted = state.accepted[name]
+            own: dict[str, Scalar] = {
+                "position": position,
+                "accepted_round": accepted.round,
+                "accepted_steps": accepted.steps,
+            }
+            messages[name] = Message(kind, {**common, **own}, {**state.vectors, **vectors})
         return messages
 
-    # -- what is kept -------------------------------------------------------------------------
+    # -- checkpoint ---------------------------------------------------------------------------
 
-    def _begin(self) -> ServerState:
-        terms = self.terms
-        server = terms.algorithm.start(np.zeros((1, terms.n)))[0]
-        return ServerState(terms.identity(), 0, server, dict.fromkeys(terms.roster, Counted()))
+    def _start(self) -> ServerState:
+        """Return the state before the first round."""
+        config = self.config
+        vectors = config.algorithm.start(np.zeros((1, config.n)))[0]
+        accepted = dict.fromkeys(config.roster, AcceptedUpdate())
+        return ServerState(config.identity(), 0, vectors, accepted)
 
-    def _keep(self, state: ServerState) -> None:
-        """Write the checkpoint; from then on it counts."""
-        state.save(self.folder / CHECKPOINT)
-        self.state = state
-
-    def _known(self, path: Path) -> ServerState:
+    def _resume(self, path: Path) -> ServerState:
+        """Return the state of a checkpoint, which must belong to this training."""
         state = ServerState.load(path)
-        if state.terms != self.terms.identity():
+        expected = self.config.identity()
+        changed = [key for key, value in expected.items() if state.config.get(key) != value]
+        if changed:
             raise ValueError(
-                f"{path} must be the checkpoint of this training, but it is of one with other "
-                "terms; give the training another name, or the terms that it was started with."
+                f"{path} is the checkpoint of a training with another {', '.join(changed)}; "
+                "restore the configuration that it was started with, or give the training another "
+                "name."
             )
         return state
 
+    def _save(self, state: ServerState) -> None:
+        """Write the checkpoint; from now on its updates are accepted."""
+        state.save(self.folder / CHECKPOINT)
+        self.state = state
 
-def _listed(names: Iterable[str]) -> str:
+
+def _join(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))

@@ -1,25 +1,25 @@
 """The server as a Flower ServerApp.
 
-It is started with ``flwr run … --run-config 'server="…/server.toml"'``. What it keeps lies in a
-folder beside that file: after a SuperLink has died, the same command goes on. With ``task="audit"``
-it asks for an audit and trains nothing.
+It is started with ``flwr run … --run-config 'server="…/server.toml"'``. Its files are in a
+directory beside that file, so the same command resumes the training after a SuperLink has died.
+With ``task="audit"`` it audits and trains nothing.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from pcfed.federation.paths import CHECKPOINT, LOCK, PROGRESS, RESULT, folder_of
+from pcfed.config.federation_files import read_server_file
+from pcfed.federation.paths import CHECKPOINT, LOCK, RESULT, STATUS, training_directory
 from pcfed.federation.server import Server
-from pcfed.federation.settings import read_server
-from pcfed.federation.status_file import Progress, read_progress
-from pcfed.federation.transport import FlowerTransport, roster_of
-from pcfed.storage.atomic import write_atomically
+from pcfed.federation.server_config import ServerConfig
+from pcfed.federation.server_result import ServerResult
+from pcfed.federation.status_file import StatusFile
+from pcfed.federation.transport import FlowerTransport, resolve_roster
 from pcfed.storage.locks import exclusive_lock
 
 app = ServerApp()
@@ -29,13 +29,13 @@ TASKS = ("train", "audit")
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train or audit as the server's file says, and write what came out."""
+    """Train or audit as the run's configuration says."""
     path = Path(str(context.run_config["server"]))
-    serve(grid, path, str(context.run_config.get("task", "train")))
+    run_task(grid, path, str(context.run_config.get("task", "train")))
 
 
-def serve(grid: Grid, path: Path, task: str) -> None:
-    """Do a task for the training of a server's file.
+def run_task(grid: Grid, path: Path, task: str) -> None:
+    """Train or audit, and write the result.
 
     Parameters
     ----------
@@ -44,31 +44,33 @@ def serve(grid: Grid, path: Path, task: str) -> None:
     path : Path
         The server's file.
     task : {"train", "audit"}
-        Whether to train, from where it is, or only to audit.
+        Whether to train, from the last checkpoint on, or only to audit.
     """
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}; give one of them.")
-    settings = read_server(path)
-    terms = settings.terms
-    folder = folder_of(path, terms.training)
-    if task == "audit" and not (folder / CHECKPOINT).exists():
-        raise ValueError(f"{path}: there must be a training to audit, and none has begun; run it.")
+    file = read_server_file(path)
+    config = ServerConfig.from_file(file)
+    folder = training_directory(path, config.training)
+    checkpoint, result_path = folder / CHECKPOINT, folder / RESULT
+    if task == "audit" and not checkpoint.exists():
+        raise ValueError(f"{path}: there is no training to audit yet; train first.")
     with (
         exclusive_lock(folder / LOCK),
-        Progress(folder / PROGRESS, training=terms.training, rounds=terms.rounds) as progress,
+        StatusFile(folder / STATUS, config.training, config.rounds) as status,
     ):
-        post = FlowerTransport(grid, settings.schema, settings.deadline, progress.note)
-        if not terms.roster:
-            names = roster_of(folder / CHECKPOINT, settings.size, post)
-            terms = replace(terms, roster=names)
-        with Server(terms, post, folder, progress.note) as server:
+        transport = FlowerTransport(grid, file.model, file.rounds.deadline, status.update)
+        if not config.roster:
+            roster = resolve_roster(checkpoint, file.num_agents, transport)
+            config = replace(config, roster=roster)
+        with Server(config, transport, folder, status.update) as server:
             done = server.state.round
-            progress.note(roster=list(terms.roster), first=done, round=done)
+            status.update(roster=list(config.roster), first_round=done, round=done)
             if task == "audit":
-                result = read_progress(folder / RESULT)
-                result = {k: v for k, v in result.items() if k not in ("audit", "no_audit")}
-                result |= server.audited()
+                previous = (
+                    ServerResult.load(result_path) if result_path.exists() else ServerResult(done)
+                )
+                result = server.add_audit(previous)
             else:
                 server.run()
                 result = server.conclude()
-        write_atomically(folder / RESULT, json.dumps(result, indent=1).encode())
+        result.save(result_path)

@@ -1,45 +1,44 @@
-"""What a training is about, and what the server needs around it."""
+"""The configuration of a training at the server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
 from pcfed.algorithms import Algorithm
-from pcfed.federation.protocol import Message
+from pcfed.config.federation_files import ServerFile
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What is settled before a training starts.
+class ServerConfig:
+    """What the server needs to know before a training starts.
 
     Attributes
     ----------
     training : str
-        Its name.
+        Name of the training.
     roster : tuple of str
-        The agents, by name; m is their number, whoever is present.
+        Names of all agents, present or not; m is their number.
     n : int
         Number of parameters.
     algorithm : Algorithm
-        The method, with numbers or schedules for its step and penalty.
+        The algorithm, with numbers or schedules for its step and penalty.
     rounds, local_steps : int
         Numbers of rounds, and of local steps in a round.
     seed : int
-        The seed of all random streams.
+        Seed of all random streams.
     minimum : int
-        A round with fewer updates than this is repeated.
+        A round with fewer accepted updates is repeated.
     attempts : int
-        How often it is tried at most.
+        How often a round is tried before the training stops with an error.
     norm_limit : float
-        The largest norm of a vector that an agent sends.
+        The largest norm that a vector of an update may have.
     gap : float or None
-        The certified relative gap at which to stop.
+        The certified relative gap at which the training stops.
     gap_every : int
-        Rounds from one look at the gap to the next.
+        Number of rounds between two certificates of the gap.
     """
 
     training: str
@@ -55,35 +54,35 @@ class Terms:
     gap: float | None = None
     gap_every: int = 10
 
-    def identity(self) -> dict[str, Any]:
-        """Return what may not change while a training goes on."""
-        facts = asdict(self)
-        for key in ("rounds", "minimum", "attempts", "norm_limit", "gap", "gap_every"):
-            del facts[key]
-        return {**facts, "algorithm": repr(self.algorithm), "roster": list(self.roster)}
+    @classmethod
+    def from_file(cls, file: ServerFile) -> Self:
+        """Return the configuration of a server's file.
 
-
-class Transport(Protocol):
-    """What carries messages."""
-
-    def exchange(self, messages: Mapping[str, Message], least: int) -> Iterable[Message]:
-        """Send messages to agents by name and return the replies that came in time.
-
-        Parameters
-        ----------
-        messages : mapping of str to Message
-            What to send to whom.
-        least : int
-            How many agents to wait for before anything is sent, if they are not here.
+        The roster is empty if the file has only the number of agents.
         """
+        rounds, limit = file.rounds, file.rounds.norm_limit
+        return cls(
+            training=file.training,
+            roster=() if isinstance(file.roster, int) else file.roster,
+            n=file.model.n,
+            algorithm=file.algorithm,
+            rounds=rounds.rounds,
+            local_steps=rounds.local_steps,
+            seed=rounds.seed,
+            minimum=rounds.minimum,
+            attempts=rounds.attempts,
+            norm_limit=np.inf if limit is None else limit,
+            gap=rounds.gap,
+            gap_every=rounds.gap_every,
+        )
 
-
-class Watcher(Protocol):
-    """What is told how a training goes."""
-
-    def __call__(self, **facts: Any) -> None:
-        """Take note of some facts."""
-
-
-def silent(**facts: Any) -> None:
-    """Take note of nothing."""
+    def identity(self) -> dict[str, Any]:
+        """Return the part of the configuration that must stay the same when a training resumes."""
+        return {
+            "training": self.training,
+            "roster": list(self.roster),
+            "n": self.n,
+            "algorithm": repr(self.algorithm),
+            "local_steps": self.local_steps,
+            "seed": self.seed,
+        }

@@ -1,73 +1,64 @@
-"""How far a training is, as the server's checkpoint has it: the truth of what counts."""
+"""The server's checkpoint: it alone decides which updates have been accepted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 from pcfed.arrays import Array
-from pcfed.federation.protocol import Counted
-from pcfed.simulation.result import check_format, group_of
-from pcfed.storage.archive import load_arrays, save_arrays
+from pcfed.federation.protocol import AcceptedUpdate
+from pcfed.simulation.result import arrays_in
+from pcfed.storage.archive import AnyArray
 from pcfed.storage.journal import Extent
-
-FORMAT = 2
-"""Version of the server's checkpoint."""
+from pcfed.storage.saved import Metadata, SavedArchive
 
 
 @dataclass(frozen=True, eq=False)
-class ServerState:
-    """How far a training is.
+class ServerState(SavedArchive):
+    """The state of a training at the server.
 
     Attributes
     ----------
-    terms : mapping
-        What must stay the same in a training.
+    config : mapping
+        The part of the configuration that must stay the same (`ServerConfig.identity`).
     round : int
-        Number of rounds done.
-    server : mapping of str to Array
+        Number of completed rounds.
+    vectors : mapping of str to Array
         The server's vectors.
-    counted : mapping of str to Counted
-        Every agent's last update that was counted.
+    accepted : mapping of str to AcceptedUpdate
+        The last accepted update of each agent.
     history : Extent or None
-        How much of the file of the history belongs to these rounds; None before the first.
+        The part of the history file that belongs to these rounds; None before the first one.
     """
 
-    terms: Mapping[str, Any]
+    file_kind: ClassVar[str] = "checkpoint of a federation's server"
+    format: ClassVar[int] = 3
+    read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
+    advice: ClassVar[str] = "restore it from a backup, or give the training another name."
+
+    config: Mapping[str, Any]
     round: int
-    server: Mapping[str, Array]
-    counted: Mapping[str, Counted]
+    vectors: Mapping[str, Array]
+    accepted: Mapping[str, AcceptedUpdate]
     history: Extent | None = None
 
-    def save(self, path: Path) -> None:
-        """Write it to a file, whole or not at all."""
-        about = {
-            "what": "the server's checkpoint of a training of pcfed",
-            "format": FORMAT,
-            "terms": dict(self.terms),
+    def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
+        metadata = {
+            "config": dict(self.config),
             "round": self.round,
-            "counted": {name: vars(each) for name, each in self.counted.items()},
+            "accepted": {name: asdict(update) for name, update in self.accepted.items()},
             "history": self.history,
         }
-        save_arrays(path, about, {f"server/{k}": v for k, v in self.server.items()})
+        return metadata, {f"server/{name}": vector for name, vector in self.vectors.items()}
 
-    @staticmethod
-    def load(path: Path) -> ServerState:
-        """Read it, or raise a ValueError that says why that is impossible."""
-        try:
-            about, arrays = load_arrays(path)
-            check_format(about, FORMAT)
-            history = about["history"]
-            return ServerState(
-                about["terms"],
-                about["round"],
-                group_of(arrays, "server"),
-                {name: Counted(**each) for name, each in about["counted"].items()},
-                None if history is None else Extent(*history),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} must be the checkpoint of a training, but {error}; put a copy of it back."
-            ) from None
+    @classmethod
+    def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, AnyArray]) -> Self:
+        history = metadata["history"]
+        return cls(
+            metadata["config"],
+            metadata["round"],
+            arrays_in(arrays, "server"),
+            {name: AcceptedUpdate(**update) for name, update in metadata["accepted"].items()},
+            None if history is None else Extent(*history),
+        )

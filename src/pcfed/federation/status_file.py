@@ -1,44 +1,118 @@
-"""How far a training is, in a small file that others may read at any moment."""
+"""The status of a training, in a small file that other processes may read at any time."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self
 
-from pcfed.storage.atomic import write_atomically
+from pcfed.storage.saved import Metadata, SavedJson
 
 
-class Progress:
-    """Keeps a file of facts up to date; use it as a context manager.
+class StatusCallback(Protocol):
+    """Receives every change of a training's status."""
 
-    If it ends with an error, the file says so, and why.
+    def __call__(self, **changes: Any) -> None:
+        """Take new values of some attributes of `Status`."""
+
+
+def ignore_status(**changes: Any) -> None:
+    """Do nothing with a change of the status."""
+
+
+@dataclass(frozen=True)
+class Status(SavedJson):
+    """The status of a training at the server.
+
+    Attributes
+    ----------
+    training : str
+        Name of the training.
+    rounds : int
+        Number of rounds at most.
+    stage : str
+        ``starting``, ``training``, ``certificate``, ``finish``, ``audit``, ``done`` or ``failed``.
+    started_at, updated_at, round_started_at : float
+        Times, in seconds since the epoch: of this command, of this status, and of the round.
+    first_round, round : int
+        Number of rounds that were completed when this command started, and that are by now.
+    attempt : int
+        How often the current round has been tried, this time included.
+    roster, present, answered, waiting, late : list of str
+        Names of agents: all of them, those that are connected, and of the last message those that
+        have answered, those that may still answer, and those that did not answer in time.
+    refused : mapping of str to str
+        For each agent whose last reply was refused, the reason.
+    note : str
+        A remark of the server, for example why the gap could not be certified.
+    error : str
+        Why the training failed.
+    """
+
+    file_kind: ClassVar[str] = "status of a training"
+    format: ClassVar[int] = 1
+
+    training: str
+    rounds: int
+    stage: str = "starting"
+    started_at: float = 0.0
+    updated_at: float = 0.0
+    round_started_at: float = 0.0
+    first_round: int = 0
+    round: int = 0
+    attempt: int = 1
+    roster: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    error: str = ""
+
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        return cls(**{key: value for key, value in contents.items() if key != "format"})
+
+
+class StatusFile:
+    """Keeps the file of a status up to date; a context manager.
+
+    If its block ends with an error, the file contains the error.
 
     Parameters
     ----------
     path : Path
         The file.
-    facts
-        What is known at the beginning.
+    training : str
+        Name of the training.
+    rounds : int
+        Number of rounds at most.
     """
 
-    def __init__(self, path: Path, **facts: Any) -> None:
+    def __init__(self, path: Path, training: str, rounds: int) -> None:
         self._path = path
-        self._facts: dict[str, Any] = {"stage": "starting", "began": time.time(), **facts}
-
-    def note(self, **facts: Any) -> None:
-        """Add facts, or replace older ones; since when a round is going on is added by itself."""
         now = time.time()
-        if "round" in facts and facts["round"] != self._facts.get("round"):
-            self._facts["since"] = now
-        self._facts |= {**facts, "updated": now}
-        write_atomically(self._path, json.dumps(self._facts).encode())
+        self._status = Status(training, rounds, started_at=now, round_started_at=now)
 
-    def __enter__(self) -> Progress:
-        self.note()
+    def update(self, **changes: Any) -> None:
+        """Change some attributes of the status, and write it; times are set by themselves."""
+        now = time.time()
+        if changes.get("round", self._status.round) != self._status.round:
+            changes["round_started_at"] = now
+        self._status = replace(self._status, **changes, updated_at=now)
+        self._status.save(self._path)
+
+    def __enter__(self) -> StatusFile:
+        self.update()
         return self
 
     def __exit__(
@@ -48,33 +122,24 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self.note(stage="done")
+            self.update(stage="done")
         else:
-            self.note(stage="failed", why=str(error) or type(error).__name__)
+            self.update(stage="failed", error=str(error) or type(error).__name__)
 
 
-def read_progress(path: Path) -> dict[str, Any]:
-    """Return what the file says, or nothing if it is not there or is something else."""
-    try:
-        facts = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
-def read_history(path: Path, most: int) -> list[dict[str, Any]]:
-    """Return the last rounds of a history; a line that is being written is left out.
+def read_history(path: Path, max_rounds: int) -> list[dict[str, Any]]:
+    """Return the last entries of a history file; a line that is not complete yet is skipped.
 
     Parameters
     ----------
     path : Path
-        The file, one round a line.
-    most : int
-        How many rounds at most.
+        The file, with one round in each line.
+    max_rounds : int
+        How many entries to return at most.
     """
     try:
         with path.open("rb") as file:
-            lines = deque((line for line in file if line.endswith(b"\n")), most)
+            lines = deque((line for line in file if line.endswith(b"\n")), max_rounds)
     except OSError:
         return []
     return [json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""What carries messages over Flower, and finds out which node is which agent."""
+"""Flower as transport: carries messages, and finds out which Flower node is which agent."""
 
 from __future__ import annotations
 
@@ -7,186 +7,234 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import httpx
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
-from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
+from pcfed.config.federation_files import ServerModel
 from pcfed.config.fields import check_agent_name
-from pcfed.federation.protocol import Message
-from pcfed.federation.records import from_records, to_records
-from pcfed.federation.server import TooFew
-from pcfed.federation.server_config import Watcher, silent
+from pcfed.federation.protocol import PROTOCOL_VERSION, Message, Scalar
+from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_state import ServerState
-from pcfed.federation.settings import Schema
+from pcfed.federation.status_file import StatusCallback, ignore_status
 
-PATIENCE = 1.0
-"""Seconds between two looks for agents."""
-PAUSE = 0.5
+DISCOVERY_INTERVAL = 1.0
+"""Seconds between two looks for new nodes."""
+POLL_INTERVAL = 0.5
 """Seconds between two looks for replies."""
+
+METADATA, VECTORS, KIND = "metadata", "vectors", "kind"
+
+
+def to_records(message: Message, **metadata: Scalar) -> RecordDict:
+    """Return a message as Flower's records: a ConfigRecord and an ArrayRecord.
+
+    Parameters
+    ----------
+    message : Message
+        The message.
+    metadata
+        More metadata to send with it.
+    """
+    arrays = {name: Array(vector) for name, vector in message.vectors.items()}
+    config = ConfigRecord({KIND: message.kind, **message.metadata, **metadata})
+    return RecordDict({METADATA: config, VECTORS: ArrayRecord(arrays)})
+
+
+def from_records(records: RecordDict) -> Message:
+    """Return the message in Flower's records.
+
+    Raises
+    ------
+    ValueError
+        If they do not contain a message of pcfed.
+    """
+    try:
+        config = records.config_records[METADATA].items()
+        metadata = {key: value for key, value in config if isinstance(value, (str, int, float))}
+        arrays = records.array_records[VECTORS].items()
+        vectors = {name: array.numpy() for name, array in arrays}
+        return Message(str(metadata.pop(KIND)), metadata, vectors)
+    except Exception as error:  # bytes from outside can make Flower raise anything
+        raise ValueError(f"it is not a message of pcfed ({type(error).__name__})") from None
 
 
 class FlowerTransport:
-    """Carries messages over Flower; learns by asking which node is which agent.
+    """Carries messages over Flower.
 
-    A reply is that of the agent whose node was asked, whatever name it gives itself.
+    It asks every new node for the name of its agent. A reply always belongs to the agent whose node
+    was asked, whatever name is in the reply.
 
     Parameters
     ----------
     grid : Grid
         Flower's nodes.
-    schema : Schema
-        What is trained; every agent is told.
+    model : ServerModel
+        What is trained; it is sent with every message.
     deadline : float
-        Seconds that agents have to answer, and to come if they are not here.
-    watch : callable
-        What is told who is here, who has answered and who is late.
+        How many seconds to wait for agents to connect, and for their replies.
+    on_status : StatusCallback
+        Called when agents come, answer or are late.
     """
 
     def __init__(
-        self, grid: Grid, schema: Schema, deadline: float, watch: Watcher = silent
+        self,
+        grid: Grid,
+        model: ServerModel,
+        deadline: float,
+        on_status: StatusCallback = ignore_status,
     ) -> None:
-        self._grid, self._schema, self._deadline = grid, schema, deadline
-        self._watch = watch
+        self._grid, self._model, self._deadline = grid, model, deadline
+        self._on_status = on_status
         self._names: dict[int, str] = {}
         self._late: set[int] = set()
 
-    def exchange(self, messages: Mapping[str, Message], least: int) -> Iterable[Message]:
-        """Send messages to agents by name and return the replies that came in time.
+    def exchange(self, messages: Mapping[str, Message], min_present: int) -> Iterable[Message]:
+        """Send messages to agents and return the replies that arrived in time.
 
         Parameters
         ----------
         messages : mapping of str to Message
-            What to send to whom.
-        least : int
-            How many agents to wait for before anything is sent, if they are not here.
+            The message for each agent, by the agent's name.
+        min_present : int
+            How many of these agents to wait for before messages are sent.
         """
-        present = self._wait_for(least, set(messages))
-        schema = self._schema.to_text()
+        present = self._wait_for(min_present, set(messages))
+        model = self._model.model_dump_json()
         asked = {node: name for node, name in present.items() if name in messages}
-        records = {node: to_records(messages[name], schema=schema) for node, name in asked.items()}
-        found = []
-        for node, reply in self._ask(records, asked):
+        records = {node: to_records(messages[name], model=model) for node, name in asked.items()}
+        replies = []
+        for node, flower_reply in self._ask(records, asked):
             try:
-                said = from_records(reply.content)
+                reply = from_records(flower_reply.content)
             except ValueError as error:
-                said = Message("error", {"why": str(error)})
-            found.append(Message(said.kind, {**said.facts, "name": asked[node]}, said.vectors))
-        return found
+                reply = Message("error", {"reason": str(error)})
+            metadata = {**reply.metadata, "name": asked[node]}
+            replies.append(Message(reply.kind, metadata, reply.vectors))
+        return replies
 
-    def first(self, size: int) -> tuple[str, ...]:
-        """Return the names of the first agents that come, in alphabetical order.
+    def first_agents(self, num_agents: int) -> tuple[str, ...]:
+        """Return the names of the first agents that connect, in alphabetical order.
 
         Parameters
         ----------
-        size : int
+        num_agents : int
             How many.
 
         Raises
         ------
-        TooFew
-            If they do not come in time.
+        MissingAgents
+            If fewer agents connect in time.
         """
-        names = list(dict.fromkeys(self._wait_for(size).values()))
-        if len(names) < size:
-            raise TooFew(
-                f"The roster needs {size} agents, and in {self._deadline:g} seconds only "
-                f"{', '.join(names) or 'nobody'} came; start more agents, then go on."
+        names = list(dict.fromkeys(self._wait_for(num_agents).values()))
+        if len(names) < num_agents:
+            raise MissingAgents(
+                f"The roster needs {num_agents} agents, but in {self._deadline:g} seconds only "
+                f"{', '.join(names) or 'none'} connected; start more agents, then rerun the "
+                "command."
             )
-        return tuple(sorted(names[:size]))
+        return tuple(sorted(names[:num_agents]))
 
-    def _wait_for(self, least: int, wanted: set[str] | None = None) -> dict[int, str]:
-        """Return who is here, by node, once enough of them are or the time is over."""
+    def _wait_for(self, min_present: int, wanted: set[str] | None = None) -> dict[int, str]:
+        """Return the connected agents by node, once there are enough or the time is over."""
         end = time.monotonic() + self._deadline
         while True:
-            present = self._present(wanted)
-            here = set(present.values()) if wanted is None else wanted & set(present.values())
-            if len(here) >= least or time.monotonic() > end:
+            present = self._discover(wanted)
+            names = set(present.values())
+            num_present = len(names if wanted is None else wanted & names)
+            if num_present >= min_present or time.monotonic() > end:
                 return present
-            time.sleep(PATIENCE)
+            time.sleep(DISCOVERY_INTERVAL)
 
-    def _present(self, wanted: set[str] | None) -> dict[int, str]:
-        """Return who is here, by node; if somebody is missing or late, strangers are asked."""
+    def _discover(self, wanted: set[str] | None) -> dict[int, str]:
+        """Return the connected agents by node.
+
+        New nodes are asked for their names only if an agent is missing or was late: a question
+        takes seconds, because Flower starts a process to answer it.
+        """
         nodes = set(self._grid.get_node_ids())
         self._names = {node: name for node, name in self._names.items() if node in nodes}
-        prompt = {name for node, name in self._names.items() if node not in self._late}
-        if wanted is None or not wanted <= prompt:
-            hello = to_records(Message("hello", {}))
-            for node, reply in self._ask(dict.fromkeys(nodes - set(self._names), hello)):
+        in_time = {name for node, name in self._names.items() if node not in self._late}
+        if wanted is None or not wanted <= in_time:
+            hello = to_records(Message("hello", {"protocol": PROTOCOL_VERSION}))
+            for node, flower_reply in self._ask(dict.fromkeys(nodes - set(self._names), hello)):
                 try:
-                    said = from_records(reply.content)
-                    if said.kind == "hello":
-                        self._names[node] = check_agent_name(str(said.facts.get("name")))
+                    reply = from_records(flower_reply.content)
+                    if reply.kind == "hello":
+                        self._names[node] = check_agent_name(str(reply.metadata.get("name")))
                 except ValueError:
-                    continue  # it is none of ours
-        self._watch(here=sorted(set(self._names.values())))
+                    continue  # a node of another application
+        self._on_status(present=sorted(set(self._names.values())))
         return self._names
 
     def _ask(
         self, records: Mapping[int, RecordDict], names: Mapping[int, str] | None = None
     ) -> list[tuple[int, FlowerMessage]]:
-        """Send records to nodes and return the replies that came in time, with their nodes.
+        """Send records to nodes and return the replies that arrived in time, with their nodes.
 
-        A node whose reply is an error has to say its name again.
+        A node whose reply is an error of Flower is asked for its name again the next time.
         """
         if not records:
             return []
         end = time.monotonic() + self._deadline
-        posted = [
-            FlowerMessage(each, node, "query", ttl=self._deadline)  # later is too late
-            for node, each in records.items()
+        messages = [
+            # An agent that connects after the deadline must not answer an old message.
+            FlowerMessage(content, node, "query", ttl=self._deadline)
+            for node, content in records.items()
         ]
-        numbers = self._grid.push_messages(posted)
-        open_ = {number: node for number, node in zip(numbers, records, strict=False) if number}
-        found: list[tuple[int, FlowerMessage]] = []
+        ids = self._grid.push_messages(messages)
+        waiting = {id_: node for id_, node in zip(ids, records, strict=False) if id_}
+        replies: list[tuple[int, FlowerMessage]] = []
         while True:
-            for reply in self._pull(list(open_)):
-                node = open_.pop(reply.metadata.reply_to_message_id)
+            for reply in self._pull(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id)
                 self._late.discard(node)
                 if reply.has_content():
-                    found.append((node, reply))
+                    replies.append((node, reply))
                 else:
                     self._names.pop(node, None)
             if names is not None:
-                answered = sorted(names[node] for node, _ in found)
-                waiting = sorted(names[node] for node in open_.values())
-                self._watch(answered=answered, waiting=waiting)
-            if not open_ or time.monotonic() > end:
+                self._on_status(
+                    answered=sorted(names[node] for node, _ in replies),
+                    waiting=sorted(names[node] for node in waiting.values()),
+                )
+            if not waiting or time.monotonic() > end:
                 break
-            time.sleep(PAUSE)
+            time.sleep(POLL_INTERVAL)
         if names is not None:
-            self._watch(waiting=[], late=sorted(names[node] for node in open_.values()))
-        self._late.update(open_.values())
-        return found
+            self._on_status(waiting=[], late=sorted(names[node] for node in waiting.values()))
+        self._late.update(waiting.values())
+        return replies
 
-    def _pull(self, numbers: list[str]) -> Iterable[FlowerMessage]:
-        """Return the replies that are there; if the line is down, the next look may find them."""
+    def _pull(self, ids: list[str]) -> Iterable[FlowerMessage]:
+        """Return the replies that have arrived; a failed connection is tried again later."""
         try:
-            replies: Iterable[FlowerMessage] = self._grid.pull_messages(numbers)
+            replies: Iterable[FlowerMessage] = self._grid.pull_messages(ids)
         except httpx.TransportError:
             return []
         return replies
 
 
-def roster_of(checkpoint: Path, size: int, post: FlowerTransport) -> tuple[str, ...]:
-    """Return the roster of a training that is known by its size only.
+def resolve_roster(checkpoint: Path, size: int, transport: FlowerTransport) -> tuple[str, ...]:
+    """Return the roster of a training whose file has only the number of agents.
 
-    It is settled by who comes first, and then kept in the checkpoint.
+    The first agents that connect are the roster, and the checkpoint keeps it.
 
     Parameters
     ----------
     checkpoint : Path
-        That of the training, if it has begun.
+        The checkpoint of the training, if it has started.
     size : int
         Number of agents.
-    post : FlowerTransport
-        What finds agents.
+    transport : FlowerTransport
+        Finds the agents.
     """
     if not checkpoint.exists():
-        return post.first(size)
-    roster = tuple(ServerState.load(checkpoint).terms["roster"])
+        return transport.first_agents(size)
+    roster = tuple(ServerState.load(checkpoint).config["roster"])
     if len(roster) != size:
         raise ValueError(
-            f"roster must be {len(roster)}, as many as the training began with, got {size}; give "
-            "that number, or the training another name."
+            f"roster must be {len(roster)}, the number of agents that the training started with, "
+            f"got {size}; give that number, or give the training another name."
         )
     return roster

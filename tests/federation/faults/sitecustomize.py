@@ -1,8 +1,8 @@
-"""Python reads this at its start where a test has put it on the path: a fault in a ClientApp.
+"""A fault in a ClientApp: Python runs this file at its start if a test puts it on the path.
 
-``$FAULT/fault.json`` says whose and where; the first ClientApp that comes there leaves ``reached``
-and dies, or waits for ``go``. One that waits before it writes its state does not heed the death of
-its SuperNode, and leaves ``written`` when it is done.
+``$FAULT/fault.json`` names the agent, the place and the round. The first ClientApp that gets there
+creates ``reached`` and dies, or waits for ``go``. One that waits before it writes its state
+survives the death of its SuperNode, and creates ``written`` when it has written its state.
 """
 
 import json
@@ -17,12 +17,12 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
     from flwr.supernode.runtime import run_clientapp
 
     from pcfed import PCFedAvg
-    from pcfed.federation.client import Memory
+    from pcfed.federation.client_state import ClientState
 
-    save, local = Memory.save, PCFedAvg.local
+    save, local = ClientState.save, PCFedAvg.local
 
     def fault(whose: str, place: str, now: object) -> bool:
-        """Say whether it was here, once the waiting is over."""
+        """Die or wait if the fault is here; return whether it was."""
         if (whose, place, now) != (agent, where, index) or (folder / "reached").exists():
             return False
         (folder / "reached").touch()
@@ -38,13 +38,14 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
 
     def faulty_save(self, path):
         whose = path.parent.name.partition(".")[0]
-        waited = fault(whose, "before", self.facts.get("round"))
+        index = None if self.pending is None else self.pending.round_info.index
+        waited = fault(whose, "before", index)
         save(self, path)
         if waited:
             (folder / "written").touch()
-        fault(whose, "after", self.facts.get("round"))
+        fault(whose, "after", index)
 
-    PCFedAvg.local, Memory.save = faulty_local, faulty_save
+    PCFedAvg.local, ClientState.save = faulty_local, faulty_save
     if wait and where == "before":
         run_clientapp.start_parent_process_monitor = lambda pid: None
 
