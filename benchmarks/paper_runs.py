@@ -105,7 +105,7 @@ def seconds(function: Callable[[], None]) -> float:
 PARTS: dict[str, tuple[Any, str]] = {
     "gradients": (LocalContext, "gradient"),
     "projections": (LocalContext, "project"),
-    "local steps": (pcfedavg_steps, "_steps_numpy"),
+    "local steps": (pcfedavg_steps, "_single_steps"),
     "evaluation": (Engine, "evaluate"),
 }
 

@@ -14,6 +14,7 @@ where $g = \nabla f(z)$ on a batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -88,13 +89,13 @@ def local_steps(
     """
     v, u = context.empty(), context.empty()
     if not _steps_compiled(context, blocks, round_info, corrections, v, u):
-        _steps_numpy(context, blocks, round_info, corrections, v, u)
+        _single_steps(context, blocks, round_info, corrections, v, u)
     if corrections is not None:
         context.release(*corrections.rows)
     return v, u
 
 
-def _steps_numpy(
+def _single_steps(
     context: LocalContext,
     blocks: Blocks,
     round_info: RoundInfo,
@@ -102,10 +103,8 @@ def _steps_numpy(
     v: Array,
     u: Array,
 ) -> None:
-    """Take the steps with NumPy."""
+    """Take one step after the other, with gradients and projections of any kind."""
     dtype = v.dtype.type
-    gamma, rho = dtype(round_info.step), dtype(round_info.penalty)
-    share = dtype(1 / round_info.m)
     x0 = np.add(blocks.center, blocks.offsets, context.empty(), casting="same_kind")
     z, g, x, p = context.rows(blocks.mean), context.empty(), context.empty(), context.empty()
     y = x if fix is None else context.empty()
@@ -117,21 +116,55 @@ def _steps_numpy(
             x -= dtype(k) * fix.own_shift
             np.add(x, fix.offset, out=y)
         context.project(y, out=p)
-        s = context.coupling * (x - z)
-        g -= s
-        g *= share
-        np.subtract(y, p, out=p)
-        p *= rho
-        p += s
-        if fix is not None:
-            g += fix.every
-            p -= fix.own
-        v -= gamma * g
-        u -= gamma * p
-        np.add(blocks.mean, v + share * u, out=z)
-        if fix is not None:
-            z -= dtype(k + 1) * fix.mean_shift
+        _step(context, blocks, round_info, fix, _Points(v, u, z, g, x, y, p), k)
     context.release(x0, z, g, x, y, p)
+
+
+class _Points(NamedTuple):
+    """The vectors of a step, one row per agent."""
+
+    v: Array
+    u: Array
+    z: Array
+    g: Array
+    x: Array
+    y: Array
+    p: Array  # the projection of y
+
+
+def _step(
+    context: LocalContext,
+    blocks: Blocks,
+    round_info: RoundInfo,
+    fix: Corrections | None,
+    points: _Points,
+    k: int,
+) -> None:
+    """Take step k: change v, u and z; g and p may be overwritten."""
+    v, u, z, g, x, y, p = points
+    dtype = v.dtype.type
+    gamma, rho = dtype(round_info.step), dtype(round_info.penalty)
+    share = dtype(1 / round_info.m)
+    if (pcfedavg := kernels.load("pcfedavg")) is not None:
+        factors = pcfedavg.Factors(context.coupling, gamma, rho, share)
+        corrections = fix and pcfedavg.Corrections(*fix.rows, fix.mean_shift)
+        step = pcfedavg.single_step(v.dtype, corrected=fix is not None)
+        step(pcfedavg.Points(*points), blocks.mean, corrections, factors, dtype(k))
+        return
+    s = context.coupling * (x - z)
+    g -= s
+    g *= share
+    np.subtract(y, p, out=p)
+    p *= rho
+    p += s
+    if fix is not None:
+        g += fix.every
+        p -= fix.own
+    v -= gamma * g
+    u -= gamma * p
+    np.add(blocks.mean, v + share * u, out=z)
+    if fix is not None:
+        z -= dtype(k + 1) * fix.mean_shift
 
 
 def _steps_compiled(
@@ -142,7 +175,7 @@ def _steps_compiled(
     v: Array,
     u: Array,
 ) -> bool:
-    """Take the steps in compiled code, to the same bits as NumPy.
+    """Take all steps in one compiled loop, to the same bits as one after the other.
 
     Returns False if kernels do not support the losses, the sets or a point; v and u are then
     undefined.

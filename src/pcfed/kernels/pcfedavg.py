@@ -48,6 +48,18 @@ class Start(NamedTuple):
     """The agents' w."""
 
 
+class Points(NamedTuple):
+    """The vectors of one step, one row per agent; p is the projection of y."""
+
+    v: Array
+    u: Array
+    z: Array
+    g: Array
+    x: Array
+    y: Array
+    p: Array
+
+
 class Factors(NamedTuple):
     """The factors of a step, in its dtype."""
 
@@ -134,7 +146,9 @@ def _step_own_corrected(
 def _step(
     i: int,
     k: Any,
-    blocks: Start,
+    v: Array,
+    u: Array,
+    z0: Array,
     corrections: Any,
     factors: _AgentFactors,
     g: Array,
@@ -144,7 +158,7 @@ def _step(
     z: Array,
 ) -> None:
     """Take step k of agent i, from its gradient, own block, the point y and its projection p."""
-    v, u, z0, share, n = blocks.v[i], blocks.u[i], blocks.mean, factors.share, Index(x.size)
+    share, n = factors.share, Index(x.size)
     if corrections is not None:
         every, own = corrections.every[i], corrections.own[i]
         taken = k + v.dtype.type(1)
@@ -202,8 +216,20 @@ def _local_steps(
             if status == UNRESOLVED:
                 return False
             projection = y if status == INSIDE else p
-            _step(i, k, blocks, corrections, own_factors, g, x, y, projection, z)
+            v, u = blocks.v[i], blocks.u[i]
+            _step(i, k, v, u, blocks.mean, corrections, own_factors, g, x, y, projection, z)
     return True
+
+
+@_exact
+def _single_step(points: Points, z0: Array, corrections: Any, factors: Factors, k: Any) -> None:
+    """Take step k of all agents, from their gradients and projections."""
+    v, u, z, g, x, y, p = points
+    for i in range(v.shape[0]):
+        own_factors = _AgentFactors(
+            factors.couplings[i, 0], factors.step, factors.penalty, factors.share
+        )
+        _step(i, k, v[i], u[i], z0, corrections, own_factors, g[i], x[i], y[i], p[i], z[i])
 
 
 @cache
@@ -224,18 +250,25 @@ def local_steps(
     center = vector_type(types.float64, readonly=True)
     offsets = matrix_type(types.float64, readonly=True)
     blocks = named_tuple_type(Start, rows, rows, vector, center, offsets)
-    factors = named_tuple_type(Factors, rows, number, number, number)
-    corrections = named_tuple_type(Corrections, rows, rows, rows, rows, vector)
+    data = (source_type(dtype, features), SETS, step_scratch_type(number))
     steps = compile_kernel(
-        _local_steps,
-        (
-            CALLEES,
-            blocks,
-            corrections if corrected else types.none,
-            factors,
-            source_type(dtype, features),
-            SETS,
-            step_scratch_type(number),
-        ),
+        _local_steps, (CALLEES, blocks, *_parameter_types(number, corrected), *data)
     )
     return partial(steps, callees(dtype, features, projects=True))
+
+
+@cache
+def single_step(dtype: np.dtype[Any], *, corrected: bool) -> Callable[..., None]:
+    """Return ``_single_step``, compiled for one dtype."""
+    number = numba.from_dtype(dtype)
+    points = named_tuple_type(Points, *[matrix_type(number)] * 7)
+    types_of_step = (points, vector_type(number), *_parameter_types(number, corrected), number)
+    return compile_kernel(_single_step, types_of_step)
+
+
+def _parameter_types(number: Any, corrected: bool) -> tuple[Any, Any]:
+    """Return the types of the corrections, which may be None, and of the factors."""
+    rows = matrix_type(number)
+    corrections = named_tuple_type(Corrections, rows, rows, rows, rows, vector_type(number))
+    factors = named_tuple_type(Factors, rows, number, number, number)
+    return corrections if corrected else types.none, factors
