@@ -182,7 +182,9 @@ def test_losses_of_float32_data_have_a_float64_form(case):
     assert loss.to_float64().value(x) == pytest.approx(twin.value(x), rel=exact)
     np.testing.assert_allclose(loss.to_float64().gradient(x), twin.gradient(x), atol=10 * exact)
     np.testing.assert_allclose(
-        loss.to_float64().gradient(x, np.array([3, 1, 1])), twin.gradient(x, [3, 1, 1]), atol=10 * exact
+        loss.to_float64().gradient(x, np.array([3, 1, 1])),
+        twin.gradient(x, [3, 1, 1]),
+        atol=10 * exact,
     )
     assert loss.dtype == np.float32
     assert twin.to_float64() is twin

@@ -93,7 +93,8 @@ def test_no_bit_can_change_unnoticed(tmp_path):
 def test_the_lock_is_gone_with_the_process_that_had_it(tmp_path):
     lock = tmp_path / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from pcfed.storage.atomic import exclusive_lock\n"
+        "import sys, time; from pathlib import Path\n"
+        "from pcfed.storage.locks import exclusive_lock\n"
         "with exclusive_lock(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, lock], stdout=subprocess.PIPE, text=True)

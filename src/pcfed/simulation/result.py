@@ -319,12 +319,3 @@ def arrays_in(arrays: Mapping[str, Array], group: str) -> dict[str, Array]:
 def _plain(value: Any) -> Any:
     """Return a NumPy scalar as a Python number, and an array as it is."""
     return value.item() if np.ndim(value) == 0 else value
-
-
-def check_format(metadata: Metadata, known: int) -> None:
-    """Raise a ValueError for a file of another format."""
-    if metadata["format"] != known:
-        raise ValueError(f"it has format {metadata['format']!r:.20}, this version reads {known}")
-
-
-group_of = arrays_in
