@@ -9,6 +9,12 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 FOLDER = Path(__file__).parent
 PACKAGE = FOLDER.parent / "src" / "pcfed"
 SKIPPED = {"__init__", "__main__"}
+BASE = "arrays, validation,\nerrors, notebook"
+GROUPED = dict.fromkeys(("arrays", "validation", "errors", "notebook"), BASE) | {
+    "sampling": "problem",
+    "reference": "simulation",
+}
+"""Single modules that are drawn together."""
 CORE, APPLICATION = "#0072B2", "#D55E00"
 Graph = dict[str, set[str]]
 
@@ -19,7 +25,8 @@ def imports(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pcfed"):
             parts = (node.module or "").split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+            names = [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+            found |= {GROUPED.get(name, name) for name in names}
     return found
 
 
@@ -28,6 +35,7 @@ def package_graph() -> Graph:
     graph: Graph = {}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        name = GROUPED.get(name, name)
         if name not in SKIPPED:
             graph.setdefault(name, set()).update(imports(path))
     return {name: (found & graph.keys()) - {name} for name, found in graph.items()}
@@ -58,22 +66,30 @@ def level(graph: Graph, name: str) -> int:
     return 1 + max((level(graph, each) for each in graph[name]), default=-1)
 
 
+COLUMNS = {
+    "cli": 1.5,
+    "federation": 1.5,
+    "report": 1.5,
+    "training": 0,
+    "experiments": 4,
+    "guarantees": -1.5,
+    "simulation": 0,
+    "config": 3,
+    "algorithms": -1.5,
+    "problem": -1.5,
+    "losses": -3,
+    "sets": 0,
+    "data": 4.5,
+    "kernels": -1.5,
+    "storage": 3,
+    BASE: 0.75,
+}
+"""Where packages are drawn from left to right, so that no arrow crosses a box."""
+
+
 def positions(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Return where each package is drawn: by level, each near the packages that it imports."""
-    rows: dict[int, list[str]] = {}
-    for name in graph:
-        rows.setdefault(level(graph, name), []).append(name)
-    places: dict[str, tuple[float, float]] = {}
-    for row in sorted(rows):
-
-        def center(name: str) -> tuple[float, str]:
-            below = [places[each][0] for each in graph[name]]
-            return sum(below) / max(1, len(below)), name
-
-        names = sorted(rows[row], key=center)
-        for i, name in enumerate(names):
-            places[name] = (2.2 * (i - (len(names) - 1) / 2), row)
-    return places
+    """Return where each package is drawn: in its row by the length of its chain of imports."""
+    return {name: (COLUMNS[name], level(graph, name)) for name in graph}
 
 
 def core() -> set[str]:

@@ -24,7 +24,8 @@ def grown(algorithm, rounds, **options):
             seen.append(tracemalloc.get_traced_memory()[0])
 
     problem = regressions([L1Ball(0.5), L1Ball(1.0), L1Ball(2.0)])
-    run(problem, algorithm, rounds=1)  # imports and compiles
+    first = {key: options[key] for key in options.keys() - {"checkpoint", "journal"}}
+    run(problem, algorithm, rounds=20, **first)  # imports, compiles and fills caches
     tracemalloc.start()
     try:
         run(problem, algorithm, rounds=rounds, callbacks=[look], **options)

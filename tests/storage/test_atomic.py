@@ -64,7 +64,7 @@ def test_arrays_come_back_as_they_were(tmp_path):
         assert array.tobytes() == ARRAYS[name].tobytes()
         assert array.flags.writeable
     with np.load(tmp_path / "a.npz") as archive:  # it is an ordinary archive
-        assert set(archive.files) == {"about", *ARRAYS}
+        assert set(archive.files) == {"metadata", *ARRAYS}
 
 
 def test_no_bit_can_change_unnoticed(tmp_path):
