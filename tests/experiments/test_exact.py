@@ -84,7 +84,7 @@ def test_figures_data_and_report_are_written(measured, tmp_path):
     assert [path.stem for path in pictures] == [case.slug for case in SMALL]
     rows = (tmp_path / "exact.csv").read_text().splitlines()
     assert len(rows) == 1 + sum(len(each.records) for each in results.runs)
-    write_report([], tmp_path / "report.html", race=results)
+    write_report([], tmp_path / "report.html", exact=results)
     page = (tmp_path / "report.html").read_text()
     assert "Rounds and bytes to a certified relative gap" in page
     reached = results.first(SMALL[0], OURS, 1e-2)

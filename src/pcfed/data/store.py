@@ -68,23 +68,9 @@ def obtain(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Path, Contents]:
-    """Return the folder that holds the files, and their verified contents.
+    """Return the folder that holds the files, and their verified contents; see `pcfed.data.mnist`.
 
-    Parameters
-    ----------
-    entry : CatalogEntry
-        The files and their sources.
-    data_dir : path, optional
-        A directory of the user, by default ``PCFED_DATA``; used if it has all the files.
-    cache_dir : path, optional
-        The directory of downloaded files, by default in the user's cache.
-    progress : callable, optional
-        Called during downloads; by default there is a line on the terminal.
-
-    Raises
-    ------
-    DataError
-        If a file of the user is damaged, or no source has the files.
+    A `DataError` says that a file of the user is damaged, or that no source has the files.
     """
     name, user = entry.name, user_directory(entry.name, data_dir)
     if user is not None:

@@ -27,18 +27,10 @@ PIXELS = 32 * 32
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive with unchanged files of a data set.
+    """An archive with unchanged files of a data set."""
 
-    Parameters
-    ----------
-    name : str
-        Its file name. If it ends in ``.whl`` it is a zip archive, otherwise a ``.tar.gz``.
-    members : Mapping[str, str]
-        Name of each file → its exact name in the archive.
-    """
-
-    name: str
-    members: Mapping[str, str]
+    name: str  # ``.whl`` is a zip archive, anything else a ``.tar.gz``
+    members: Mapping[str, str]  # name of each file → its exact name in the archive
 
     def read(self, path: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
         """Yield the requested files that are in the archive; their checksums are not verified."""
@@ -51,20 +43,11 @@ class Archive:
 
 @dataclass(frozen=True)
 class PNGArchive:
-    """The archive with CIFAR-10 as PNG files of 1024 × 10000 pixels, one image per row.
-
-    Parameters
-    ----------
-    name : str
-        Its file name, a ``.tgz``.
-    png_files : Mapping[str, str]
-        Name of each ``.bin`` file → the exact name of its PNG file in the archive.
-    labels : Mapping[str, tuple[str, int]]
-        Name of each ``.bin`` file → the JSON list with its labels, and its index in that list.
-    """
+    """The ``.tgz`` with CIFAR-10 as PNG files of 1024 × 10000 pixels, one image per row."""
 
     name: str
-    png_files: Mapping[str, str]
+    png_files: Mapping[str, str]  # name of each ``.bin`` file → name of its PNG file
+    # Name of each ``.bin`` file → the JSON list with its labels, and its index there.
     labels: Mapping[str, tuple[str, int]]
 
     def read(self, path: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
@@ -81,15 +64,7 @@ class PNGArchive:
 
 
 def cifar_records(png: bytes, labels: Sequence[int]) -> bytes:
-    """Return the ``.bin`` file of a PNG file: per image a label, then red, green and blue.
-
-    Parameters
-    ----------
-    png : bytes
-        A PNG file, 1024 pixels wide, with an image of 32 × 32 in each row.
-    labels : Sequence[int]
-        One label in 0..255 for each row.
-    """
+    """Return the ``.bin`` file of a PNG file: per image a label, then red, green and blue."""
     image = import_optional("PIL.Image").open(io.BytesIO(png), formats=["PNG"])
     rows = len(labels)
     if image.size != (PIXELS, rows) or image.mode != "RGB":

@@ -21,17 +21,6 @@ class DataError(OSError):
 class File:
     """One published file of a data set.
 
-    Parameters
-    ----------
-    name : str
-        The name under which it was published and is cached.
-    size : int
-        Its size in bytes.
-    checksum : str
-        The algorithm and the digest, as in ``"md5:9fb629c4189551a2d022fa330f9573f3"``.
-    plain : File, optional
-        The same content without its compression, which is also accepted.
-
     Examples
     --------
     >>> hello = File("hello.txt", 5, "md5:5d41402abc4b2a76b9719d911017c592")
@@ -41,8 +30,8 @@ class File:
 
     name: str
     size: int
-    checksum: str
-    plain: File | None = None
+    checksum: str  # algorithm and digest
+    plain: File | None = None  # the same content without its compression, also accepted
 
     @property
     def forms(self) -> tuple[File, ...]:

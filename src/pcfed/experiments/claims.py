@@ -33,22 +33,10 @@ Verdict = Literal["holds", "holds, but", "does not hold"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, the measured values, and the verdict.
+    """A claim, the measured values, and the verdict."""
 
-    Attributes
-    ----------
-    source : str
-        Whose claim it is.
-    where : str
-        The experiment.
-    claim, measured : str
-        The claim, and what was measured.
-    verdict : {"holds", "holds, but", "does not hold"}
-        Whether the results confirm it.
-    """
-
-    source: str
-    where: str
+    source: str  # whose claim it is
+    where: str  # the experiment
     claim: str
     measured: str
     verdict: Verdict
@@ -59,17 +47,7 @@ def claims(
     rates: Rates | None = None,
     exact: ExactResults | None = None,
 ) -> list[Claim]:
-    """Return the claims that the given results confirm or refute.
-
-    Parameters
-    ----------
-    comparisons : sequence of Comparison
-        The finished settings.
-    rates : Rates, optional
-        The measured rates.
-    exact : ExactResults, optional
-        The runs of the exact experiment.
-    """
+    """Return the claims that the given results confirm or refute."""
     found: list[Claim] = []
     for each in comparisons:
         if each.preset.name in ("mnist", "cifar10") and PC in each.results:

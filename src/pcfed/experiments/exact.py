@@ -53,30 +53,14 @@ STEPS = (1.0, 0.3, 0.1)
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, its batches, and limits on the number of rounds.
+    """A problem, its batches, and limits on the number of rounds."""
 
-    Attributes
-    ----------
-    problem : str
-        ``least squares``, ``digits`` or ``MNIST``.
-    batch : float
-        Fraction of the local data in a gradient, in the first round.
-    growth : float
-        Factor of this fraction from round to round, until batches are full.
-    rounds, baseline_rounds : int
-        Maximal number of rounds of exact PC-FedAvg, and of the other algorithms.
-    targets : tuple of float
-        Relative gaps to reach.
-    local_steps : int
-        Local steps in a round.
-    """
-
-    problem: str
-    batch: float
-    growth: float
-    rounds: int
-    baseline_rounds: int
-    targets: tuple[float, ...]
+    problem: str  # ``least squares``, ``digits`` or ``MNIST``
+    batch: float  # fraction of the local data in a gradient, in the first round
+    growth: float  # factor of this fraction from round to round, until batches are full
+    rounds: int  # maximal number of rounds of exact PC-FedAvg
+    baseline_rounds: int  # of the other algorithms
+    targets: tuple[float, ...]  # relative gaps to reach
     local_steps: int = 20
 
     @property
@@ -130,49 +114,24 @@ QUICK = tuple(_cases("least squares", 300, 100, 100))
 
 @dataclass(frozen=True)
 class GapRecord:
-    """The certificate of a run after some rounds.
-
-    Attributes
-    ----------
-    round, bytes : int
-        Rounds done, and bytes up and down of all agents together.
-    gap : float
-        Certified, relative to the objective.
-    objective, infeasibility : float
-        Of the feasible models; largest distance of a model from its set before that.
-    """
+    """The certificate of a run after some rounds."""
 
     round: int
-    bytes: int
-    gap: float
-    objective: float
-    infeasibility: float
+    bytes: int  # up and down, all agents together
+    gap: float  # certified, relative to the objective
+    objective: float  # of the feasible models
+    infeasibility: float  # largest distance of a model from its set, before it was made feasible
 
 
 @dataclass(frozen=True)
 class GapHistory(SavedJson):
-    """The certificates of one run.
-
-    Attributes
-    ----------
-    case : Case
-        The problem and its batches.
-    name : str
-        The name of the algorithm; all pairs of the grid of PC-FedAvg have the same.
-    algorithm : str
-        The algorithm with its parameters.
-    records : tuple of GapRecord
-        In the order of rounds.
-    status : str
-        How the run ended: ``reached`` the smallest target, ``stalled``, ``diverged`` or
-        ``finished`` all rounds.
-    """
+    """The certificates of one run."""
 
     case: Case
-    name: str
-    algorithm: str
+    name: str  # all pairs of the grid of PC-FedAvg have the same
+    algorithm: str  # with its parameters
     records: tuple[GapRecord, ...] = ()
-    status: str = "finished"
+    status: str = "finished"  # or ``reached`` the smallest target, ``stalled``, ``diverged``
 
     file_kind = "run of the exact experiment"
     format = 1
@@ -238,21 +197,7 @@ def run_exact(
     workers: int = 2,
     on_progress: Callable[[GapHistory], None] = lambda run: None,
 ) -> ExactResults:
-    """Run all algorithms in all cases; finished runs are loaded.
-
-    Parameters
-    ----------
-    out : Path
-        Directory of the results.
-    cases : sequence of Case
-        The cases.
-    data_dir : Path, optional
-        The user's directory of data sets.
-    workers : int
-        Number of parallel processes.
-    on_progress : callable
-        Called with every finished run.
-    """
+    """Run all algorithms in all cases, in parallel processes; finished runs are loaded."""
     jobs = [(case, k) for case in cases for k in range(len(ENTRIES))]
     longest_first = sorted(jobs, key=lambda job: job[0].problem != "MNIST")
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

@@ -35,24 +35,7 @@ def write_figures(
     rates: Rates | None = None,
     exact: ExactResults | None = None,
 ) -> list[Path]:
-    """Write all figures and their data.
-
-    Parameters
-    ----------
-    comparisons : sequence of Comparison
-        The finished settings.
-    out : Path
-        Directory to write to.
-    rates : Rates, optional
-        The measured rates.
-    exact : ExactResults, optional
-        The runs of the exact experiment.
-
-    Returns
-    -------
-    list of Path
-        The PNG files.
-    """
+    """Write all figures and their data to a directory; return the PNG files."""
     from matplotlib import pyplot
 
     written = []

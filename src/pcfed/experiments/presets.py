@@ -23,63 +23,27 @@ NAMES = ("mnist", "cifar10", "local-steps", "binding")
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run of a setting: an algorithm with its parameters.
+    """One run of a setting: an algorithm with its parameters."""
 
-    Attributes
-    ----------
-    name : str
-        Its label in figures.
-    algorithm : Algorithm
-        The algorithm with its parameters.
-    local_steps : int
-        Local steps in a round.
-    participation : float or int
-        Fraction or number of agents in a round.
-    """
-
-    name: str
+    name: str  # its label in figures
     algorithm: Algorithm
     local_steps: int
-    participation: float | int
+    participation: float | int  # fraction or number of agents in a round
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs of a comparison have in common.
+    """What all runs of a comparison have in common."""
 
-    Attributes
-    ----------
-    name : str
-        Its label in figures.
-    data : str
-        Name of the data set.
-    samples : int or None
-        Number of training samples; None for all.
-    partition : str
-        Partition of the samples among agents: ``label_sorted``, ``iid`` or ``dirichlet``.
-    constraints : tuple of str
-        One set per agent, in the format of `pcfed.sets.parse_set`.
-    couplings : tuple of float
-        One coupling per agent.
-    rounds : int
-        Number of rounds.
-    batch : float
-        Fraction of the local data in a gradient.
-    seeds : int or None
-        Maximal number of seeds; None for no limit.
-    runs : tuple of RunSpec
-        The runs to compare.
-    """
-
-    name: str
+    name: str  # its label in figures
     data: str
-    samples: int | None
-    partition: str
-    constraints: tuple[str, ...]
-    couplings: tuple[float, ...]
+    samples: int | None  # number of training samples; None for all
+    partition: str  # one of `PARTITIONS`
+    constraints: tuple[str, ...]  # one per agent, in the format of `pcfed.sets.parse_set`
+    couplings: tuple[float, ...]  # one per agent
     rounds: int
-    batch: float
-    seeds: int | None
+    batch: float  # fraction of the local data in a gradient
+    seeds: int | None  # maximal number of seeds; None for no limit
     runs: tuple[RunSpec, ...] = field(repr=False)
 
     @property
@@ -126,14 +90,9 @@ class Preset:
 
 
 def load_preset(name: str, *, others: Sequence[str] = ()) -> Preset:
-    """Return a preset of the package, or the one in a TOML file of the same format.
+    """Return a preset of the package, or the one in a ``.toml`` file of the same format.
 
-    Parameters
-    ----------
-    name : str
-        One of ``NAMES``, or the path of a file that ends in ``.toml``.
-    others : sequence of str
-        Other experiments that the caller knows, for the error message.
+    The error message also lists ``others``, experiments that are not presets.
     """
     if name.endswith(".toml"):
         return _read(Path(name).stem, name, Path(name))

@@ -51,27 +51,16 @@ EVALUATIONS = 64
 
 @dataclass(frozen=True)
 class RatePoint(SavedJson):
-    """One run: the measured values, and the bounds of the theorem.
-
-    Attributes
-    ----------
-    rounds, seed : int
-        R, and the seed of the sampling.
-    suboptimality : float
-        Mean over the run of f − f*; infeasible models can do better than the optimum.
-    infeasibility : float
-        Mean over the run of the sum over agents of squared distances from their sets.
-    upper, infeasibility_bound, lower : float
-        The bounds on them: from above, from above, from below.
-    """
+    """One run: the measured values, and the bounds of the theorem."""
 
     rounds: int
     seed: int
+    # Mean over the run of f − f*; infeasible models can do better than the optimum.
     suboptimality: float
-    infeasibility: float
-    upper: float
+    infeasibility: float  # mean over the run of the sum of squared distances from the sets
+    upper: float  # bounds suboptimality from above
     infeasibility_bound: float
-    lower: float
+    lower: float  # bounds suboptimality from below
 
     file_kind = "measurement of the rates"
     format = 1
@@ -153,18 +142,7 @@ def measure_rates(
 ) -> Rates:
     """Run PC-FedAvg for every number of rounds and seed; finished runs are loaded.
 
-    Parameters
-    ----------
-    out : Path
-        Directory of the results.
-    rounds : sequence of int
-        The numbers of rounds R.
-    seeds : int
-        Number of seeds for each.
-    workers : int
-        Number of parallel processes.
-    on_progress : callable
-        Called with the number of rounds of every finished run.
+    ``on_progress`` is called with the number of rounds of every finished run.
     """
     jobs = [(R, seed) for R in sorted(rounds, reverse=True) for seed in range(seeds)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

@@ -50,23 +50,11 @@ class Job:
 
 @dataclass(frozen=True)
 class RunDescription(SavedJson):
-    """The file beside a result that says which problem was solved, and how.
+    """The file beside a result that says which problem was solved, and how."""
 
-    Attributes
-    ----------
-    experiment : str
-        Name of the preset.
-    setting : Setting
-        The setting, without its runs.
-    run : str
-        The algorithm and its parameters.
-    seed : int
-        The seed.
-    """
-
-    experiment: str
-    setting: Setting
-    run: str
+    experiment: str  # name of the preset
+    setting: Setting  # without its runs
+    run: str  # the algorithm and its parameters
     seed: int
 
     file_kind = "description of a run"
@@ -108,21 +96,10 @@ def run_jobs(
     workers: int = 2,
     on_progress: Callable[[Job, int], None] = lambda job, rounds: None,
 ) -> None:
-    """Run the jobs that are not finished yet.
+    """Run the jobs that are not finished yet, ``workers`` of them in parallel.
 
-    Parameters
-    ----------
-    todo : sequence of Job
-        The jobs.
-    out : Path
-        Directory of the results.
-    data_dir : Path, optional
-        The user's directory of data sets.
-    workers : int
-        Number of jobs that run in parallel. Each uses one BLAS thread, so that results do not
-        depend on this number.
-    on_progress : callable
-        Called with a job and the number of its rounds since the last call.
+    Each uses one BLAS thread, so that results do not depend on this number. ``on_progress`` is
+    called with a job and the number of its rounds since the last call.
     """
     interrupted = threading.Event()
     with threadpool_limits(1), ThreadPoolExecutor(workers) as pool:
@@ -218,15 +195,7 @@ def partition(setting: Setting, labels: NDArray[np.integer], seed: int) -> list[
 
 
 def problem_of_run(path: Path, data_dir: Path | None = None) -> Problem:
-    """Return the problem that a saved run solved.
-
-    Parameters
-    ----------
-    path : Path
-        The result, ``results/runs/….npz``; its description is the JSON file beside it.
-    data_dir : Path, optional
-        The user's directory of data sets.
-    """
+    """Return the problem that a saved run solved, from the JSON file beside its result."""
     description = RunDescription.load(path.with_suffix(".json"))
     return build_problem(description.setting, description.seed, data_dir)
 

@@ -29,21 +29,11 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """One setting of an experiment with the results of every run, one per seed.
-
-    Attributes
-    ----------
-    preset : Preset
-        The experiment.
-    setting : Setting
-        The setting.
-    results : mapping of str to tuple of Result
-        Name of the run → its results, in the order of the preset.
-    """
+    """One setting of an experiment with the results of every run, one per seed."""
 
     preset: Preset
     setting: Setting
-    results: Mapping[str, tuple[Result, ...]]
+    results: Mapping[str, tuple[Result, ...]]  # by name of the run, in the order of the preset
 
     @property
     def title(self) -> str:
@@ -56,10 +46,7 @@ class Comparison:
         return f"{self.preset.name}-{slug(self.setting.name)}"
 
     def curve(self, name: str, quantity: Callable[[Record], float]) -> Curve:
-        """Return a quantity of the records of a run over the rounds, including the start.
-
-        If a run ended early, the curve ends there.
-        """
+        """Return a quantity over the rounds, including the start, up to the earliest end of a run."""
         runs = [(result.start, *result.history) for result in self.results[name]]
         shortest = min(map(len, runs))
         runs = [records[:shortest] for records in runs]

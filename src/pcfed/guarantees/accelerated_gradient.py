@@ -16,21 +16,9 @@ def accelerated_steps(
 ) -> Iterator[tuple[Float64Array, Float64Array]]:
     """Yield the iterates of the accelerated proximal gradient method, without end.
 
-    The momentum is reset whenever it points uphill.
-
-    Parameters
-    ----------
-    gradient_step : callable
-        Returns the result of one proximal gradient step of length 1/L from a point; for a
-        constrained problem, the projection of y − ∇f(y)/L.
-    x : Array
-        The start.
-
-    Yields
-    ------
-    tuple of Array
-        The new iterate, and the extrapolated point minus the new iterate, which is zero at a
-        minimum.
+    With each iterate comes the extrapolated point minus the iterate, which is zero at a minimum.
+    ``gradient_step`` does one proximal gradient step of length 1/L; for a constrained problem, the
+    projection of y − ∇f(y)/L. The momentum is reset whenever it points uphill.
 
     References
     ----------
@@ -56,19 +44,7 @@ def accelerated_minimum(
     tolerance: float,
     max_steps: int,
 ) -> Float64Array:
-    """Return an approximate minimum of a smooth convex function plus a simple one.
-
-    Parameters
-    ----------
-    gradient_step, x
-        As in `accelerated_steps`.
-    smoothness : float
-        Lipschitz constant L of the gradient of the smooth function.
-    tolerance : float
-        The iteration ends when L times the length of a step is at most this.
-    max_steps : int
-        Maximal number of steps.
-    """
+    """Return the first iterate whose step times L is at most ``tolerance``, or the last one."""
     for new, back in islice(accelerated_steps(gradient_step, x), max_steps):
         x = new
         if smoothness * np.linalg.norm(back) <= tolerance:

@@ -18,10 +18,7 @@ MEMORY = 10
 class BFGSMatrix:
     r"""The BFGS matrix $B = \theta I - W M W^\top$ of the latest pairs (s, y), in compact form.
 
-    Parameters
-    ----------
-    scale : float
-        Initial $\theta$, before there is a pair: a Lipschitz constant of the gradient.
+    Before there is a pair, $\theta$ is ``scale``, a Lipschitz constant of the gradient.
 
     References
     ----------

@@ -36,19 +36,7 @@ PATIENCE = 30
 def gap_terms(
     agents: Sequence[Agent], models: Float64Array, gradient: Float64Array, e: Float64Array
 ) -> Float64Array:
-    r"""Return every agent's term of the gap for given vectors $e_i$.
-
-    Parameters
-    ----------
-    agents : sequence of Agent
-        The agents, for their sets and couplings.
-    models : array of shape (m, n)
-        The feasible models $\hat x_i$.
-    gradient : array of shape (n,)
-        $\nabla F(\hat z)$.
-    e : array of shape (m, n)
-        The vectors $e_i$.
-    """
+    """Return every agent's term of the gap of feasible models, for given vectors $e_i$."""
     sigma = _couplings(agents)
     coupling_force = sigma * e
     mean_force = coupling_force.mean(axis=0)
@@ -64,15 +52,7 @@ def gap_terms(
 
 @dataclass(frozen=True, eq=False)
 class TightGap:
-    r"""A gap and the point that proves it.
-
-    Attributes
-    ----------
-    gap_terms : Array
-        Per agent, its term of the gap.
-    witness : Array
-        (m, n): the point s; the vectors $e_i = s_i - \bar s$ give the gap.
-    """
+    r"""Every agent's term of a gap, and the point s that proves it by $e_i = s_i - \bar s$."""
 
     gap_terms: Float64Array
     witness: Float64Array
@@ -90,21 +70,11 @@ def tighten(
     max_steps: int,
     witness: Float64Array | None = None,
 ) -> TightGap:
-    r"""Return the smallest gap found in at most ``max_steps`` projected gradient steps.
+    """Return the smallest gap found in at most ``max_steps`` projected gradient steps.
 
-    Parameters
-    ----------
-    agents : sequence of Agent
-        The agents, for their sets and couplings.
-    models : array of shape (m, n)
-        The feasible models $\hat x_i$.
-    gradient : array of shape (n,)
-        $\nabla F(\hat z)$.
-    max_steps : int
-        Each step costs one projection per agent; the search ends early when the gap hardly falls.
-    witness : array of shape (m, n), optional
-        The witness of similar models; the search starts from it if it gives a smaller gap than the
-        models.
+    Each step costs one projection per agent; the search ends early when the gap hardly falls. It
+    starts from the feasible models, or from ``witness``, that of similar models, if this gives a
+    smaller gap.
     """
 
     def evaluate(s: Float64Array) -> TightGap:

@@ -66,15 +66,9 @@ REPEATED_DASHES = ("4px,2px", "9px,3px", "1px,2px")
 
 
 def series_styles(names: Iterable[str], emphasized: str | None = None) -> dict[str, Style]:
-    """Return a style for each series.
+    """Return a style for each series; the emphasized one gets the most visible style.
 
-    Parameters
-    ----------
-    names : iterable of str
-        The series.
-    emphasized : str, optional
-        The series that gets the most visible style; the first one by default. If it is not among
-        the names, no series is emphasized.
+    By default this is the first one. If it is not among the names, no series is emphasized.
     """
     order = list(names)
     start = 0 if emphasized is None or emphasized in order else 1
@@ -100,22 +94,9 @@ def line_panel(
     log_x: bool = False,
     log_y: bool = False,
 ) -> Panel:
-    """Return a line chart.
+    """Return a line chart in which the series ``on_top`` is drawn last.
 
-    Parameters
-    ----------
-    heading : str
-        What the chart shows.
-    lines : mapping of str to Line
-        The series by name.
-    styles : mapping of str to Style
-        How each series is drawn.
-    x_title, y_title : str
-        Titles of the axes.
-    on_top : str, optional
-        The series that is drawn last, above the others.
-    log_x, log_y : bool
-        Whether an axis is logarithmic; values that are not positive are then left out.
+    On logarithmic axes, values that are not positive are left out.
     """
     traces: list[Trace] = []
     for name in sorted(lines, key=lambda name: name == on_top):

@@ -39,15 +39,7 @@ def comparison_styles(comparison: Comparison) -> dict[str, Style]:
 
 
 def comparison_charts(comparison: Comparison, metrics: Sequence[AlgorithmMetrics]) -> list[Chart]:
-    """Return the charts of a comparison.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        The finished setting.
-    metrics : sequence of AlgorithmMetrics
-        Its metrics.
-    """
+    """Return the charts of a comparison."""
     charts = [_loss_chart(comparison), _infeasibility_chart(comparison)]
     if all(budget is not None for budget in comparison.setting.budgets):
         charts.append(_budget_chart(comparison, metrics))
@@ -153,16 +145,7 @@ def _panel(
 ) -> Panel:
     """Return the mean over seeds of each algorithm as a line, with the band of all seeds.
 
-    Parameters
-    ----------
-    c : Comparison
-        The finished setting.
-    heading, x_title, y_title : str
-        Heading of the panel and titles of its axes.
-    quantity : callable
-        Maps a record to the value on the y axis.
-    over : callable
-        Maps the name of an algorithm to a function from a record to the value on the x axis.
+    ``over`` maps the name of an algorithm to a function from a record to the value on the x axis.
     """
     lines = {}
     for name, runs in c.results.items():

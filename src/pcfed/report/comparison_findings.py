@@ -17,15 +17,7 @@ FALLING = 0.005
 
 
 def summary(c: Comparison, metrics: Sequence[AlgorithmMetrics]) -> str:
-    """Return the most important findings of a comparison.
-
-    Parameters
-    ----------
-    c : Comparison
-        The finished setting.
-    metrics : sequence of AlgorithmMetrics
-        Its metrics.
-    """
+    """Return the most important findings of a comparison."""
     own, others = _split(metrics)
     if own is None or not others:
         return " ".join([_ranking(metrics), *_equal_work(c)])
@@ -33,15 +25,7 @@ def summary(c: Comparison, metrics: Sequence[AlgorithmMetrics]) -> str:
 
 
 def findings(c: Comparison, metrics: Sequence[AlgorithmMetrics]) -> list[str]:
-    """Return the findings of a comparison, the most important first.
-
-    Parameters
-    ----------
-    c : Comparison
-        The finished setting.
-    metrics : sequence of AlgorithmMetrics
-        Its metrics.
-    """
+    """Return the findings of a comparison, the most important first."""
     own, others = _split(metrics)
     if own is None or not others:
         return [_ranking(metrics), *_equal_work(c)]
@@ -255,13 +239,7 @@ def _percentages(fractions: Sequence[float]) -> str:
 
 
 def differences(c: Comparison) -> list[str]:
-    """Return how a setting differs from the packaged experiment of the same name.
-
-    Parameters
-    ----------
-    c : Comparison
-        The finished setting.
-    """
+    """Return how a setting differs from the packaged experiment of the same name."""
     if c.preset.name not in NAMES:
         return []
     known = {setting.name: setting for setting in load_preset(c.preset.name).settings}

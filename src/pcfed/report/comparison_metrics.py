@@ -64,15 +64,7 @@ class AlgorithmMetrics:
 
 
 def comparison_metrics(comparison: Comparison, dataset: Dataset) -> list[AlgorithmMetrics]:
-    """Return the metrics of every algorithm.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        The finished setting.
-    dataset : Dataset
-        Its data; the accuracies are computed on the test part.
-    """
+    """Return the metrics of every algorithm; accuracies are those on the test part of the data."""
     test = SoftmaxRegression(
         dataset.test_images, dataset.test_labels, classes=dataset.classes, scale=dataset.scale
     )

@@ -12,30 +12,24 @@ from pcfed.report.page import Cell, ChartGroup, Paragraph, RowGroup, Section, Ta
 Quantity = Callable[[GapRecord], float]
 
 
-def exact_section(race: ExactResults) -> Section:
-    """Return the section, with a subsection for every case.
-
-    Parameters
-    ----------
-    race : ExactResults
-        The results of exact PC-FedAvg and of the other algorithms.
-    """
+def exact_section(exact: ExactResults) -> Section:
+    """Return the section, with a subsection for every case."""
     text = (
         "How many rounds and bytes it takes until the models are certainly near the optimum: in "
         "some rounds the models are made feasible, and the certificate bounds their distance from "
         "the optimum. Exact PC-FedAvg runs with step and penalty “auto”, PC-FedAvg with every pair "
         "of a grid, and the baselines with a penalty."
     )
-    cases = [_case_section(race, case) for case in race.cases]
+    cases = [_case_section(exact, case) for case in exact.cases]
     return Section("exact", "Exact PC-FedAvg", [Paragraph(text)], cases)
 
 
-def _case_section(race: ExactResults, case: Case) -> Section:
+def _case_section(exact: ExactResults, case: Case) -> Section:
     """Return the charts and the table of one case."""
-    styles = series_styles(race.names(case), emphasized=OURS)
+    styles = series_styles(exact.names(case), emphasized=OURS)
 
     def panel(heading: str, x_title: str, quantity: Quantity, over: Quantity) -> Panel:
-        return _panel(race, case, styles, heading, x_title, quantity, over)
+        return _panel(exact, case, styles, heading, x_title, quantity, over)
 
     panels = (
         panel("Certified gap by round", "round", _gap, _round),
@@ -53,28 +47,28 @@ def _case_section(race: ExactResults, case: Case) -> Section:
     table = Section(
         f"{case.slug}-table",
         "Rounds and bytes to a certified relative gap",
-        [_table(race, case, styles)],
+        [_table(exact, case, styles)],
     )
     return Section(case.slug, title, [ChartGroup(case.slug, [chart], styles)], [table])
 
 
-def _table(race: ExactResults, case: Case, styles: Mapping[str, Style]) -> Table:
+def _table(exact: ExactResults, case: Case, styles: Mapping[str, Style]) -> Table:
     """Return for every algorithm what it took to reach each gap."""
     targets = [f"{target:g}" for target in case.targets]
     columns = ["algorithm", *targets, "smallest gap", "infeasibility at equal bytes"]
-    ours = race.first(case, OURS, case.targets[1])
+    ours = exact.first(case, OURS, case.targets[1])
     rows = []
     for name, style in styles.items():
-        best = race.best(case, name)
+        best = exact.best(case, name)
         rounds = case.rounds if name == OURS else case.baseline_rounds
-        reached = [race.first(case, name, target) for target in case.targets]
+        reached = [exact.first(case, name, target) for target in case.targets]
         cells = [
             Cell(f"{record.round} rounds", note=f"{_megabytes(record):.3g} MB")
             if record
             else Cell(f"not in {rounds}")
             for record in reached
         ]
-        pairs = f", best of {len(race.of(case, name))} pairs" if name == PAPER else ""
+        pairs = f", best of {len(exact.of(case, name))} pairs" if name == PAPER else ""
         cells.append(Cell(f"{best.smallest_gap:.2g}", note=f"{best.status}{pairs}"))
         same_bytes = best.at(ours.bytes) if ours else None
         cells.append(Cell(f"{same_bytes.infeasibility:.2g}" if same_bytes else "–"))
@@ -93,7 +87,7 @@ def _table(race: ExactResults, case: Case, styles: Mapping[str, Style]) -> Table
 
 
 def _panel(
-    race: ExactResults,
+    exact: ExactResults,
     case: Case,
     styles: Mapping[str, Style],
     heading: str,
@@ -104,7 +98,7 @@ def _panel(
     """Return a quantity of the best run of every algorithm, over rounds or megabytes."""
     lines = {}
     for name in styles:
-        records = race.best(case, name).records
+        records = exact.best(case, name).records
         lines[name] = Line([over(r) for r in records], [quantity(r) for r in records])
     return line_panel(heading, lines, styles, x_title, "", on_top=OURS, log_x=True, log_y=True)
 

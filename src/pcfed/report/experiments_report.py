@@ -37,7 +37,7 @@ from pcfed.report.page import (
     RowGroup,
     Section,
     Table,
-    facts_table,
+    provenance_table,
     write_page,
 )
 from pcfed.report.rates_section import rates_section
@@ -90,9 +90,9 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     data_dir: Path | None = None,
-    facts: Mapping[str, str] | None = None,
+    provenance: Mapping[str, str] | None = None,
     rates: Rates | None = None,
-    race: ExactResults | None = None,
+    exact: ExactResults | None = None,
 ) -> None:
     """Write the report on experiments: one HTML file that loads nothing from elsewhere.
 
@@ -104,11 +104,11 @@ def write_report(
         The file to write; an existing file is replaced.
     data_dir : Path, optional
         Directory with data sets of the user; accuracies are computed on their test parts.
-    facts : mapping of str to str, optional
+    provenance : mapping of str to str, optional
         How the results were produced (versions, machine, date), shown at the end.
     rates : Rates, optional
         The measurements for the theorem.
-    race : ExactResults, optional
+    exact : ExactResults, optional
         The results of exact PC-FedAvg and of other algorithms.
 
     Raises
@@ -120,22 +120,22 @@ def write_report(
     DataError
         If a data set is not available.
     """
-    if not comparisons and rates is None and race is None:
+    if not comparisons and rates is None and exact is None:
         raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
     load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
     datasets = [load(comparison.setting.data) for comparison in comparisons]
     metrics = [comparison_metrics(*pair) for pair in zip(comparisons, datasets, strict=True)]
-    sections = [_claims_section(claims(comparisons, rates, race))]
+    sections = [_claims_section(claims(comparisons, rates, exact))]
     if comparisons:
         sections.append(_summary_section(comparisons, metrics))
     sections += _experiment_sections(comparisons, datasets, metrics)
-    if race:
-        sections.append(exact_section(race))
+    if exact:
+        sections.append(exact_section(exact))
     if rates:
         sections.append(rates_section(rates))
-    if facts:
-        table = facts_table("Software and machine", facts)
-        sections.append(Section("facts", "How the results were produced", [table]))
+    if provenance:
+        table = provenance_table("Software and machine", provenance)
+        sections.append(Section("provenance", "How the results were produced", [table]))
     heading = "PC-FedAvg: the paper's claims and our measurements"
     notes = list(_size_note(comparisons))
     write_page(

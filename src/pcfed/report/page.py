@@ -75,40 +75,18 @@ class Badges:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
+    """A cell of a table."""
 
-    Attributes
-    ----------
-    text : str
-        Its content, or the description of its image.
-    heading : str
-        ``row``, ``rowgroup`` or ``col`` if it is the heading of that; empty otherwise.
-    rowspan, colspan : int
-        How many rows and columns it fills.
-    note : str
-        Small print below the text.
-    css_class : str
-        Class of the element.
-    style : Style, optional
-        Of the series that the cell names; a sample is drawn before the text.
-    badge : Badge, optional
-        Shown instead of the text.
-    image : str
-        Data URL of an image, shown instead of the text.
-    tint : float, optional
-        Colours the background: from -1 (most negative) to 1 (most positive).
-    """
-
-    text: str = ""
-    heading: str = ""
+    text: str = ""  # or the description of the image
+    heading: str = ""  # ``row``, ``rowgroup`` or ``col`` if it is the heading of that
     rowspan: int = 1
     colspan: int = 1
-    note: str = ""
+    note: str = ""  # small print below the text
     css_class: str = ""
-    style: Style | None = None
-    badge: Badge | None = None
-    image: str = ""
-    tint: float | None = None
+    style: Style | None = None  # of the series that the cell names; a sample is drawn
+    badge: Badge | None = None  # shown instead of the text
+    image: str = ""  # data URL, shown instead of the text
+    tint: float | None = None  # background, from -1 (most negative) to 1
 
 
 @dataclass(frozen=True)
@@ -121,61 +99,28 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes
-    ----------
-    label : str
-        What it holds, for screen readers.
-    columns : sequence of Cell
-        The headings of the columns, if any.
-    groups : sequence of RowGroup
-        The rows.
-    css_class : str
-        Class of the element.
-    caption : str
-        A visible title.
-    hint : str
-        A sentence on how to read it.
-    signed_colours : bool
-        Whether orange and blue stand for positive and negative values.
-    stacked : bool
-        Whether the cells of a row are put below each other on narrow screens; otherwise the table
-        scrolls sideways.
-    """
+    """A table."""
 
     template: ClassVar = "table"
-    label: str
-    columns: Sequence[Cell]
+    label: str  # what it holds, for screen readers
+    columns: Sequence[Cell]  # headings
     groups: Sequence[RowGroup]
     css_class: str = "numbers"
-    caption: str = ""
-    hint: str = ""
-    signed_colours: bool = False
-    stacked: bool = False
+    caption: str = ""  # a visible title
+    hint: str = ""  # a sentence on how to read it
+    signed_colours: bool = False  # orange and blue stand for positive and negative values
+    stacked: bool = False  # cells of a row are below each other on narrow screens; else it scrolls
 
 
 @dataclass(frozen=True)
 class ChartGroup:
-    """Charts, with a legend that switches their series on and off if there are styles.
-
-    Attributes
-    ----------
-    id : str
-        Prefix of the ids of the charts in the page.
-    charts : sequence of Chart
-        The charts.
-    styles : mapping of str to Style
-        The series of the legend.
-    series : str
-        What the series are: algorithms, agents or trainings.
-    """
+    """Charts, with a legend that switches their series on and off if there are styles."""
 
     template: ClassVar = "chart_group"
-    id: str
+    id: str  # prefix of the ids of the charts in the page
     charts: Sequence[Chart]
     styles: Mapping[str, Style] = field(default_factory=dict)
-    series: str = "algorithms"
+    series: str = "algorithms"  # what the series are: algorithms, agents or trainings
 
 
 Block = Paragraph | BulletList | Definitions | Details | Badges | Table | ChartGroup
@@ -193,30 +138,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """What a report says.
+    """What a report says."""
 
-    Attributes
-    ----------
-    title : str
-        Title of the window.
-    heading : str
-        Heading of the page.
-    lead : str
-        The first paragraph.
-    sections : sequence of Section
-        The contents; the first two levels are in the navigation.
-    glossary : mapping of str to str
-        What the terms of the page mean.
-    notes : sequence of Paragraph
-        What to know before reading on.
-    """
-
-    title: str
+    title: str  # of the window
     heading: str
-    lead: str
-    sections: Sequence[Section]
-    glossary: Mapping[str, str]
-    notes: Sequence[Paragraph] = ()
+    lead: str  # the first paragraph
+    sections: Sequence[Section]  # the first two levels are in the navigation
+    glossary: Mapping[str, str]  # what the terms of the page mean
+    notes: Sequence[Paragraph] = ()  # what to know before reading on
 
 
 def table_of(
@@ -227,26 +156,13 @@ def table_of(
     return Table(label, [Cell(name) for name in columns], [RowGroup(cells)], css_class)
 
 
-def facts_table(label: str, facts: Mapping[str, str]) -> Table:
+def provenance_table(label: str, provenance: Mapping[str, str]) -> Table:
     """Return a table of names and values."""
-    return table_of(label, (), list(facts.items()), "facts")
+    return table_of(label, (), list(provenance.items()), "provenance")
 
 
 def write_page(page: Page, path: str | os.PathLike[str]) -> None:
-    """Write a page to a file; an existing file is replaced.
-
-    Parameters
-    ----------
-    page : Page
-        What it says; all text is escaped.
-    path : path
-        The file.
-
-    Raises
-    ------
-    ImportError
-        If a package of the ``app`` extra is missing.
-    """
+    """Write a page to a file, with all text escaped; an existing file is replaced."""
     jinja = import_optional("jinja2")
     environment = jinja.Environment(
         autoescape=True,

@@ -14,13 +14,7 @@ Quantity = Callable[[RatePoint], float]
 
 
 def rates_section(rates: Rates) -> Section:
-    """Return the section of the measured rates.
-
-    Parameters
-    ----------
-    rates : Rates
-        The measurements for the theorem.
-    """
+    """Return the section of the measured rates."""
     gap, infeasibility = rates.fit(_suboptimality), rates.fit(_infeasibility)
     seeds = len({point.seed for point in rates.points})
     within = len(rates.points) - len(rates.violations)

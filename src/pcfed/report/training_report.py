@@ -22,7 +22,7 @@ from pcfed.report.page import (
     RowGroup,
     Section,
     Table,
-    facts_table,
+    provenance_table,
     write_page,
 )
 from pcfed.report.training_charts import (
@@ -217,8 +217,8 @@ def _run_sections(place: str, run: SavedRun) -> list[Section]:
     blocks: list[Block] = [Details("All settings, with defaults", _settings(run))]
     if run.log:
         blocks.append(Details("Log", text=run.log))
-    facts = {"run directory": str(run.path), **run.versions}
-    blocks.append(facts_table("Run directory and versions", facts))
+    provenance = {"run directory": str(run.path), **run.versions}
+    blocks.append(provenance_table("Run directory and versions", provenance))
     return [*sections, Section(f"{place}-settings", "Settings and log", blocks)]
 
 

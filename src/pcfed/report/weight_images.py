@@ -27,17 +27,7 @@ NEGATIVE, POSITIVE = (0, 114, 178), (213, 94, 0)
 def weight_table(comparison: Comparison, dataset: Dataset) -> Table | None:
     """Return images of the weights of the first seed, one row per distinct model.
 
-    Parameters
-    ----------
-    comparison : Comparison
-        The finished setting.
-    dataset : Dataset
-        Its data: classes and the shape of an image.
-
-    Returns
-    -------
-    Table or None
-        None if the models have no weight per pixel and class.
+    The result is None if the models have no weight per pixel and class.
     """
     shape = (dataset.classes, *dataset.image_shape)
     models = {name: runs[0].models for name, runs in comparison.results.items()}
