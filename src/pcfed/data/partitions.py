@@ -1,7 +1,7 @@
 """Partitions of the samples of a data set among agents.
 
-Every function returns one array of indices per agent. No sample belongs to two agents, every agent
-has at least one, and the same seed gives the same partition.
+Every function returns a list with the indices of each agent's samples. No sample belongs to two
+agents, every agent has at least one, and the same seed gives the same partition.
 """
 
 from __future__ import annotations
@@ -52,15 +52,8 @@ def label_sorted(labels: ArrayLike, num_agents: int) -> list[Indices]:
 
     Parameters
     ----------
-    labels : array of int
-        The label of each sample.
-    num_agents : int
-        The number of agents.
-
-    Returns
-    -------
-    list of arrays of int
-        The indices of each agent's samples, sorted by label; every sample is used.
+    labels, num_agents
+        As in :func:`iid`.
 
     Examples
     --------
@@ -87,23 +80,14 @@ def dirichlet(
 
     Parameters
     ----------
-    labels : array of int
-        The label of each sample.
-    num_agents : int
-        The number of agents.
+    labels, num_agents, seed
+        As in :func:`iid`.
     alpha : float
         Concentration, > 0.
-    seed : int
-        The seed of the random numbers.
     min_samples : int
         The minimal number of samples of an agent, at least 1.
     max_attempts : int
         The maximal number of partitions to draw.
-
-    Returns
-    -------
-    list of arrays of int
-        The indices of each agent's samples; every sample is used.
 
     Raises
     ------
@@ -166,19 +150,10 @@ def by_classes(
 
     Parameters
     ----------
-    labels : array of int
-        The label of each sample.
-    num_agents : int
-        The number of agents.
+    labels, num_agents, seed
+        As in :func:`iid`.
     classes_per_agent : int
         The number of classes of each agent.
-    seed : int
-        The seed of the random numbers.
-
-    Returns
-    -------
-    list of arrays of int
-        The indices of each agent's samples.
 
     Raises
     ------
@@ -241,22 +216,13 @@ def unequal(
 
     Parameters
     ----------
-    labels : array of int
-        The label of each sample.
-    num_agents : int
-        The number of agents.
+    labels, num_agents, seed
+        As in :func:`iid`.
     sizes : sequence of int, optional
         The size of each part. Remaining samples are not used.
     ratio : float, optional
         Instead of ``sizes``: sizes are a geometric progression in which the last agent has about
         ``ratio`` times the samples of the first. Every sample is used.
-    seed : int
-        The seed of the random numbers.
-
-    Returns
-    -------
-    list of arrays of int
-        The indices of each agent's samples.
 
     Raises
     ------

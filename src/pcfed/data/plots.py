@@ -34,10 +34,6 @@ def plot_partition(
         The samples of each agent.
     class_names : sequence of str, optional
         The names of the classes, by default their numbers.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     if len(parts) == 0:
         raise ValueError("plot_partition: parts must not be empty; give the samples of each agent.")
@@ -76,10 +72,6 @@ def plot_image(dataset: Dataset, index: int, *, part: Literal["train", "test"] =
         The index of the image.
     part : "train" or "test"
         The part of the data set.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     image = dataset.image(index, part=part)
     label = (dataset.train_labels if part == "train" else dataset.test_labels)[index]

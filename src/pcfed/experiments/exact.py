@@ -12,13 +12,12 @@ stalled if its gap has fallen by less than 20 % while its number of rounds was t
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Self
@@ -36,7 +35,6 @@ from pcfed.sampling import resolve_batch_size
 from pcfed.sets import L1Ball, ProjectionError
 from pcfed.simulation import run
 from pcfed.simulation.result import Result
-from pcfed.storage.atomic import write_atomically
 from pcfed.storage.saved import Metadata, SavedJson
 
 EXACT = "exact"
@@ -231,25 +229,6 @@ def case_problem(case: Case, data_dir: Path | None) -> Problem:
     return build_problem(preset.settings[0], 0, data_dir)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """An algorithm whose parameters depend on the problem."""
-
-    name: str
-    make: Callable[[Problem], Algorithm] = field(repr=False)
-
-
-def _entries() -> Iterator[_Entry]:
-    """Yield exact PC-FedAvg, PC-FedAvg with every pair of the grid, and the baselines."""
-    yield _Entry(OURS, lambda problem: PCFedAvg("auto", "auto", exact=True))
-    for penalty in PENALTIES:
-        for step in STEPS:
-            yield _Entry(PAPER, partial(_grid_pair, penalty, step))
-    yield _Entry("FedAvg", lambda problem: FedAvg("auto", "auto"))
-    yield _Entry("FedProx", lambda problem: FedProx("auto", "auto", prox=0.1))
-    yield _Entry("SCAFFOLD", lambda problem: Scaffold("auto", "auto"))
-
-
 def _grid_pair(penalty: float, step: float, problem: Problem) -> PCFedAvg:
     """Return PC-FedAvg with a pair of the grid."""
     rho = penalty * problem.L_f / problem.m
@@ -257,15 +236,22 @@ def _grid_pair(penalty: float, step: float, problem: Problem) -> PCFedAvg:
     return PCFedAvg(step * auto.round_info(0, m=problem.m, max_local_steps=1).step, rho)
 
 
-ENTRIES = tuple(_entries())
+ENTRIES: tuple[tuple[str, Callable[[Problem], Algorithm]], ...] = (
+    (OURS, lambda problem: PCFedAvg("auto", "auto", exact=True)),
+    *((PAPER, partial(_grid_pair, *pair)) for pair in product(PENALTIES, STEPS)),
+    ("FedAvg", lambda problem: FedAvg("auto", "auto")),
+    ("FedProx", lambda problem: FedProx("auto", "auto", prox=0.1)),
+    ("SCAFFOLD", lambda problem: Scaffold("auto", "auto")),
+)
+"""Names, and functions from a problem to the algorithm with its parameters."""
 
 
 def _load_or_run(out: Path, case: Case, index: int, data_dir: Path | None) -> GapHistory:
     """Load a run from its file, or run it and save the file."""
     problem = case_problem(case, data_dir)
-    entry = ENTRIES[index]
-    algorithm = entry.make(problem).resolved(problem, case.run_info(problem))
-    start = GapHistory(case, entry.name, repr(algorithm))
+    name, make = ENTRIES[index]
+    algorithm = make(problem).resolved(problem, case.run_info(problem))
+    start = GapHistory(case, name, repr(algorithm))
     path = out / "runs" / f"{case.slug}-{index}.json"
     if path.exists():
         saved = GapHistory.load(path)
@@ -339,16 +325,3 @@ def _record(result: Result, certificate: Certificate) -> GapRecord:
         objective=certificate.objective,
         infeasibility=float(certificate.infeasibility.max()),
     )
-
-
-def write_exact_csv(results: ExactResults, path: Path) -> None:
-    """Write a CSV file with one row per record."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    header = ["case", "name", "algorithm", "round", "bytes", "gap"]
-    writer.writerow([*header, "objective", "infeasibility"])
-    for each in results.runs:
-        for record in each.records:
-            labels = (each.case.title, each.name, each.algorithm)
-            writer.writerow([*labels, *asdict(record).values()])
-    write_atomically(path, text.getvalue().encode())

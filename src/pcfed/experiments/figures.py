@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import asdict
 from importlib.resources import as_file, files
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pcfed.experiments.claims import PC, budgets
-from pcfed.experiments.exact import OURS, Case, ExactResults, write_exact_csv
-from pcfed.experiments.rates import Rates, write_rates_csv
-from pcfed.experiments.summary import Comparison, write_csv
+from pcfed.experiments.exact import OURS, Case, ExactResults
+from pcfed.experiments.rates import Rates
+from pcfed.experiments.summary import Comparison, csv_rows, infeasibility_of
 from pcfed.simulation.result import Record
 from pcfed.storage.atomic import write_atomically
 
@@ -40,12 +42,10 @@ def write_figures(
 
     written = []
     out.mkdir(parents=True, exist_ok=True)
-    for each in comparisons:
-        write_csv(each, out / f"{each.slug}.csv")
-    if rates:
-        write_rates_csv(rates, out / "rates.csv")
-    if exact:
-        write_exact_csv(exact, out / "exact.csv")
+    for name, rows in _tables(comparisons, rates, exact):
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(rows)
+        write_atomically(out / f"{name}.csv", text.getvalue().encode())
     pyplot.switch_backend("agg")
     style = files("pcfed.experiments").joinpath("figures.mplstyle")
     with as_file(style) as path, pyplot.style.context(path):
@@ -57,6 +57,25 @@ def write_figures(
             pyplot.close(figure)
             written.append(out / f"{name}.png")
     return written
+
+
+def _tables(
+    comparisons: Sequence[Comparison], rates: Rates | None, exact: ExactResults | None
+) -> Iterator[tuple[str, list[Sequence[object]]]]:
+    """Yield the name of every CSV file, and its rows."""
+    for each in comparisons:
+        yield each.slug, list(csv_rows(each))
+    if rates:
+        points = [asdict(point) for point in rates.points]
+        yield "rates", [tuple(points[0]), *(tuple(point.values()) for point in points)]
+    if exact:
+        header = ("case", "name", "algorithm", "round", "bytes", "gap", "objective")
+        rows = [
+            (run.case.title, run.name, run.algorithm, *asdict(record).values())
+            for run in exact.runs
+            for record in run.records
+        ]
+        yield "exact", [(*header, "infeasibility"), *rows]
 
 
 def _figures(
@@ -88,9 +107,8 @@ def infeasibility(comparison: Comparison) -> Figure:
         1, len(agents), figsize=(2.1 * len(agents), 2.4), sharey=True, squeeze=False
     )
     for i, panel in zip(agents, axes[0], strict=True):
-        _lines(panel, comparison, partial(_infeasibility_of, i))
-        panel.set_title(f"agent {i + 1}, ‖W‖₁ ≤ {limits[i]:g}")
-        panel.set_xlabel("round")
+        _lines(panel, comparison, infeasibility_of(i))
+        panel.set(title=f"agent {i + 1}, ‖W‖₁ ≤ {limits[i]:g}", xlabel="round")
     axes[0][0].set_ylabel("distance from its set")
     _legend(figure, axes[0][0])
     figure.suptitle(f"Infeasibility: {comparison.title}")
@@ -103,9 +121,7 @@ def loss(comparison: Comparison) -> Figure:
 
     figure, panel = pyplot.subplots(figsize=(4.2, 3.0))
     _lines(panel, comparison, lambda record: record.loss)
-    panel.set_xlabel("round")
-    panel.set_ylabel("global loss")
-    panel.set_title(comparison.title)
+    panel.set(title=comparison.title, xlabel="round", ylabel="global loss")
     _legend(figure, panel)
     return figure
 
@@ -116,23 +132,15 @@ def measured_rates(rates: Rates) -> Figure:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(7.0, 3.0))
     x = [point.rounds for point in rates.points]
-    for panel, title, measured, bound in (
-        (
-            axes[0],
-            f"|f − f*|, slope {rates.fit(lambda p: p.suboptimality)}",
-            [abs(point.suboptimality) for point in rates.points],
-            [point.upper for point in rates.points],
-        ),
-        (
-            axes[1],
-            f"squared infeasibility, slope {rates.fit(lambda p: p.infeasibility)}",
-            [point.infeasibility for point in rates.points],
-            [point.infeasibility_bound for point in rates.points],
-        ),
+    for panel, title, quantity, bound in (
+        (axes[0], "|f − f*|", attrgetter("suboptimality"), "upper"),
+        (axes[1], "squared infeasibility", attrgetter("infeasibility"), "infeasibility_bound"),
     ):
+        measured = [abs(quantity(point)) for point in rates.points]
+        limits = [getattr(point, bound) for point in rates.points]
         panel.loglog(x, measured, "o", ms=3, color=COLORS[0], label="measured")
-        panel.loglog(x, bound, ls=DASHES[1], color=COLORS[1], label="bound of the theorem")
-        panel.set_title(title, fontsize=8)
+        panel.loglog(x, limits, ls=DASHES[1], color=COLORS[1], label="bound of the theorem")
+        panel.set_title(f"{title}, slope {rates.fit(quantity)}", fontsize=8)
         panel.set_xlabel("rounds R")
     _legend(figure, axes[0])
     return figure
@@ -194,10 +202,6 @@ def _legend(figure: Figure, panel: Axes) -> None:
     if panel.lines:  # lines were drawn from last to first
         handles, labels = handles[::-1], labels[::-1]
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
-
-
-def _infeasibility_of(agent: int, record: Record) -> float:
-    return float(record.infeasibility[agent])
 
 
 def _lines(panel: Axes, comparison: Comparison, quantity: Callable[[Record], float]) -> None:

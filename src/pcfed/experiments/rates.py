@@ -11,8 +11,6 @@ dense where the models move fast.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -33,7 +31,6 @@ from pcfed.problem import Agent, Problem
 from pcfed.sets import L1Ball
 from pcfed.simulation import run
 from pcfed.simulation.result import Record, Result
-from pcfed.storage.atomic import write_atomically
 from pcfed.storage.saved import Metadata, SavedJson
 
 RATES = "rates"
@@ -223,12 +220,3 @@ def _records(
         )
         done += rounds
     return (result.start, *result.history) if result else ()
-
-
-def write_rates_csv(rates: Rates, path: Path) -> None:
-    """Write a CSV file with one row per run."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(asdict(rates.points[0])))
-    writer.writeheader()
-    writer.writerows(asdict(point) for point in rates.points)
-    write_atomically(path, text.getvalue().encode())

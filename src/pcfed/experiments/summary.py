@@ -1,12 +1,9 @@
-"""Results of the runs of an experiment: curves over rounds with their spread, and CSV files."""
+"""Results of the runs of an experiment: curves over rounds with their spread, and tables."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +11,6 @@ from pcfed.arrays import Float64Array
 from pcfed.experiments.presets import Preset, Setting
 from pcfed.experiments.runner import Job, slug
 from pcfed.simulation.result import Record, Result
-from pcfed.storage.atomic import write_atomically
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +42,7 @@ class Comparison:
         return f"{self.preset.name}-{slug(self.setting.name)}"
 
     def curve(self, name: str, quantity: Callable[[Record], float]) -> Curve:
-        """Return a quantity over the rounds, including the start, up to the earliest end of a run."""
+        """Return a quantity over rounds, from the start to the earliest end of a run."""
         runs = [(result.start, *result.history) for result in self.results[name]]
         shortest = min(map(len, runs))
         runs = [records[:shortest] for records in runs]
@@ -72,6 +68,11 @@ class Comparison:
         )
 
 
+def infeasibility_of(agent: int) -> Callable[[Record], float]:
+    """Return a function from a record to the infeasibility of an agent."""
+    return lambda record: float(record.infeasibility[agent])
+
+
 def comparisons(presets: Sequence[Preset], finished: Mapping[Job, Result]) -> list[Comparison]:
     """Group finished jobs by setting; settings and runs without results are omitted."""
     grouped = []
@@ -91,16 +92,13 @@ def comparisons(presets: Sequence[Preset], finished: Mapping[Job, Result]) -> li
     return grouped
 
 
-def write_csv(comparison: Comparison, path: Path) -> None:
-    """Write a CSV file with one row per evaluated round of every run of a setting."""
+def csv_rows(comparison: Comparison) -> Iterator[Sequence[object]]:
+    """Yield a header, then one row per evaluated round of every run of a setting."""
     agents = range(len(comparison.setting.constraints))
-    header = ["run", "seed", "round", "loss", "objective", "bytes_up", "bytes_down", "seconds"]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow([*header, *(f"infeasibility[{i}]" for i in agents)])
+    header = ("run", "seed", "round", "loss", "objective", "bytes_up", "bytes_down", "seconds")
+    yield *header, *(f"infeasibility[{i}]" for i in agents)
     for name, results in comparison.results.items():
         for seed, result in enumerate(results):
             for r in (result.start, *result.history):
-                values = [r.round, r.loss, r.objective, r.bytes_up, r.bytes_down, r.seconds]
-                writer.writerow([name, seed, *values, *r.infeasibility.tolist()])
-    write_atomically(path, text.getvalue().encode())
+                values = (r.round, r.loss, r.objective, r.bytes_up, r.bytes_down, r.seconds)
+                yield name, seed, *values, *r.infeasibility.tolist()

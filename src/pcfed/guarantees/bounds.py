@@ -166,7 +166,11 @@ def bounds(
     """
     R = count("bounds: rounds", rounds)
     c = _checked_constants(constants, as_printed)
-    _check_participation(participation)
+    if isinstance(participation, bool) or participation != 1.0:
+        raise ValueError(
+            f"bounds: participation must be 1.0, got {participation!r}; the theorem covers only "
+            "runs in which every agent takes part in every round."
+        )
     gamma = _checked_step(step, c)
     upper, infeasibility, lower = (_printed if as_printed else _corrected)(c, R, gamma)
     doubt = ("ν² is an estimate at some points, not a bound for all x.",) if c.nu2_estimated else ()
@@ -265,15 +269,6 @@ def _printed(c: Constants, R: int, gamma: float) -> tuple[float, float, float]:
         + 2 * math.sqrt(45 * m * drift / 2)
     )
     return upper, squares, -norm * root
-
-
-def _check_participation(participation: float) -> None:
-    """Raise unless all agents take part in every round."""
-    if isinstance(participation, bool) or participation != 1.0:
-        raise ValueError(
-            f"bounds: participation must be 1.0, got {participation!r}; the theorem covers only "
-            "runs in which every agent takes part in every round."
-        )
 
 
 def _checked_step(step: float | None, c: Constants) -> float:

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.guarantees.tighten import tighten
+from pcfed.guarantees.tighten import couplings, tighten
 from pcfed.notebook import html_table
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError
@@ -270,7 +270,8 @@ def certify(
     proof = models
     if tightening and not nonconvex and math.isfinite(gap_terms.sum()):
         # ḡ has the gradient of the coupling in it, which tightening treats exactly: take it out.
-        loss_gradient = gradient + _mean_coupling_force(problem, models, average)
+        force = couplings(problem.agents) * (models - average)
+        loss_gradient = gradient + force.mean(axis=0)
         tight = tighten(problem.agents, models, loss_gradient, tightening, witness)
         gap_terms, proof = tight.gap_terms, tight.witness
     return Certificate(
@@ -329,12 +330,15 @@ class Gap:
     def __call__(self, evaluation: Evaluation) -> bool:
         """Return whether the models of an evaluated round are within the tolerance."""
         problem = evaluation.problem
+        if self._witness is not None and self._witness.shape != (problem.m, problem.n):
+            self._witness = None  # it belongs to a run of another problem
         try:
             certificate = certify(problem, evaluation.models, tightening=0)
             tolerance = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
             gap = certificate.gap
             if gap is not None and tolerance < gap < MAX_TIGHTENING_FACTOR * tolerance:
-                certificate = self._tightened(problem, certificate.models)
+                certificate = certify(problem, certificate.models, witness=self._witness)
+                self._witness = certificate.witness
         except (ProjectionError, ValueError):  # the models are too large to project
             return False
         if certificate.gap is None:
@@ -343,15 +347,6 @@ class Gap:
                 "use another stop rule."
             )
         return certificate.gap <= tolerance
-
-    def _tightened(self, problem: Problem, models: Float64Array) -> Certificate:
-        """Certify with tightening, starting from the witness of the last evaluated round."""
-        witness = self._witness
-        if witness is not None and witness.shape != models.shape:
-            witness = None  # it belongs to a run of another problem
-        certificate = certify(problem, models, witness=witness)
-        self._witness = certificate.witness
-        return certificate
 
     def state_dict(self) -> dict[str, Array]:
         """Return what a checkpoint must store."""
@@ -374,14 +369,6 @@ def _mean_terms(
         gradient += terms.gradient
         nonconvex += terms.nonconvex
     return objective, gradient / problem.m, nonconvex
-
-
-def _mean_coupling_force(
-    problem: Problem, models: Float64Array, average: Float64Array
-) -> Float64Array:
-    """Return the mean of σ_i (x̂_i − ẑ)."""
-    pairs = zip(problem.agents, models, strict=True)
-    return np.asarray(np.mean([agent.coupling * (x_i - average) for agent, x_i in pairs], axis=0))
 
 
 def _gradient_block(

@@ -56,10 +56,8 @@ def noise_bound(
     >>> noise_bound(problem, batch=2)
     0.0
     """
-    worst = 0.0
-    for factor, loss in _factors(problem, batch, sampling):
-        worst = max(worst, factor * loss.gradient_spread() if factor else 0.0)
-    return worst
+    factors = _factors(problem, batch, sampling)
+    return max([0.0, *(factor * loss.gradient_spread() for factor, loss in factors if factor)])
 
 
 def noise_estimate(
@@ -87,11 +85,10 @@ def noise_estimate(
             f"noise_estimate: averages must be vectors of {problem.n} entries, got shapes "
             f"{shapes}; give a list such as [result.average]."
         )
-    worst = 0.0
-    for factor, loss in _factors(problem, batch, sampling):
-        if factor:
-            worst = max(worst, *(factor * _spread(loss, point) for point in points))
-    return worst
+    factors = _factors(problem, batch, sampling)
+    return max(
+        [0.0, *(factor * _spread(loss, x) for factor, loss in factors if factor for x in points)]
+    )
 
 
 def _factors(problem: Problem, batch: float | int, sampling: Sampling) -> list[tuple[float, Loss]]:

@@ -28,7 +28,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.accelerated_gradient import accelerated_minimum
 from pcfed.guarantees.certificate import MAX_TIGHTENING_FACTOR, certify
 from pcfed.guarantees.quasi_newton import BFGSMatrix
-from pcfed.guarantees.tighten import tighten
+from pcfed.guarantees.tighten import couplings, tighten
 from pcfed.problem import Problem
 from pcfed.sets import WarmStart
 from pcfed.validation import count, positive
@@ -190,7 +190,7 @@ class _Search:
     def __init__(self, problem: Problem, rho: float | None, x: Float64Array, goal: float) -> None:
         self.problem = problem.to_float64() if goal < LOW_ACCURACY else problem
         self.rho, self.goal = rho, goal
-        self.sigma = np.array([[agent.coupling] for agent in problem.agents])
+        self.sigma = couplings(problem.agents)
         self.warm_starts = [WarmStart() for _ in problem.agents]
         self.m = problem.m
         self.start_time = self.shown_time = time.perf_counter()

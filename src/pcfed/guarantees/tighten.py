@@ -37,7 +37,7 @@ def gap_terms(
     agents: Sequence[Agent], models: Float64Array, gradient: Float64Array, e: Float64Array
 ) -> Float64Array:
     """Return every agent's term of the gap of feasible models, for given vectors $e_i$."""
-    sigma = _couplings(agents)
+    sigma = couplings(agents)
     coupling_force = sigma * e
     mean_force = coupling_force.mean(axis=0)
     difference = models - models.mean(axis=0) - e
@@ -81,7 +81,7 @@ def tighten(
         return TightGap(gap_terms(agents, models, gradient, s - s.mean(axis=0)), s)
 
     best = evaluate(models)
-    sigma = _couplings(agents)
+    sigma = couplings(agents)
     L = float(sigma.max())
     if L == 0.0 or not math.isfinite(best.gap):
         return best
@@ -107,6 +107,6 @@ def tighten(
     return best
 
 
-def _couplings(agents: Sequence[Agent]) -> Float64Array:
+def couplings(agents: Sequence[Agent]) -> Float64Array:
     """Return σ_i as a column."""
     return np.array([[agent.coupling] for agent in agents])

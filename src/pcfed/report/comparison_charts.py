@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
+from operator import attrgetter
 
 from pcfed.algorithms import PCFedAvg
 from pcfed.experiments.claims import FEASIBLE, PC
-from pcfed.experiments.summary import Comparison
+from pcfed.experiments.summary import Comparison, infeasibility_of
 from pcfed.report.charts import (
     Chart,
     Line,
@@ -18,7 +20,7 @@ from pcfed.report.charts import (
     line_panel,
     series_styles,
 )
-from pcfed.report.comparison_metrics import MEGABYTE, AlgorithmMetrics, infeasibility_of
+from pcfed.report.comparison_metrics import MEGABYTE, AlgorithmMetrics
 from pcfed.simulation.result import Record
 
 ORDERED_COLOURS = 5
@@ -48,27 +50,19 @@ def comparison_charts(comparison: Comparison, metrics: Sequence[AlgorithmMetrics
 
 def _loss_chart(c: Comparison) -> Chart:
     """Return the loss by round, and by bytes sent, or by local steps if their numbers differ."""
-    by_round = _panel(c, "Loss by round", "round", "loss", _loss)
     steps = {run.name: run.local_steps for run in c.setting.runs}
+    panel = partial(_panel, c, y_title="loss", quantity=attrgetter("loss"))
+    by_round = panel("Loss by round", "round")
     if len(set(steps.values())) > 1:
-        second = _panel(
-            c,
+        second = panel(
             "Loss by local steps",
             "local steps of an agent",
-            "loss",
-            _loss,
             over=lambda name: lambda record: record.round * steps[name],
         )
         caption = "Left: the loss by round. Right: the loss by the number of local steps."
     else:
-        second = _panel(
-            c,
-            "Loss by bytes sent",
-            "megabytes sent, up and down",
-            "loss",
-            _loss,
-            over=lambda name: _megabytes,
-        )
+        x_title = "megabytes sent, up and down"
+        second = panel("Loss by bytes sent", x_title, over=lambda name: _megabytes)
         sent = ", ".join(f"{name} {c.last(name, _megabytes):.1f} MB" for name in c.results)
         caption = f"Sent by all agents and the server together: {sent}."
     seeds = max(len(runs) for runs in c.results.values())
@@ -154,10 +148,6 @@ def _panel(
         band = (curve.low.tolist(), curve.high.tolist()) if len(runs) > 1 else None
         lines[name] = Line(x, curve.mean.tolist(), band)
     return line_panel(heading, lines, comparison_styles(c), x_title, y_title, on_top=PC)
-
-
-def _loss(record: Record) -> float:
-    return record.loss
 
 
 def _megabytes(record: Record) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pcfed.algorithms import FedAvg, PCFedAvg, Scaffold
 from pcfed.experiments.claims import FEASIBLE, PC
-from pcfed.experiments.presets import NAMES, Setting, load_preset
+from pcfed.experiments.presets import NAMES, load_preset
 from pcfed.experiments.summary import Comparison
 from pcfed.report.comparison_metrics import AlgorithmMetrics, format_agents
 
@@ -243,15 +243,15 @@ def differences(c: Comparison) -> list[str]:
     if c.preset.name not in NAMES:
         return []
     known = {setting.name: setting for setting in load_preset(c.preset.name).settings}
-    full = known.get(c.setting.name)
-    return [] if full is None else list(_differences(c.setting, full))
-
-
-def _differences(setting: Setting, full: Setting) -> Iterator[str]:
-    for name in ("data", "samples", "partition", "constraints", "couplings", "rounds", "batch"):
-        here, there = getattr(setting, name), getattr(full, name)
-        if here != there:
-            yield f"{name} {_format_value(here)} instead of {_format_value(there)}"
+    if c.setting.name not in known:
+        return []
+    names = ("data", "samples", "partition", "constraints", "couplings", "rounds", "batch")
+    values = [(n, getattr(c.setting, n), getattr(known[c.setting.name], n)) for n in names]
+    return [
+        f"{name} {_format_value(here)} instead of {_format_value(there)}"
+        for name, here, there in values
+        if here != there
+    ]
 
 
 def _format_value(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from pcfed.arrays import Float64Array
 from pcfed.data import Dataset
-from pcfed.experiments.summary import Comparison
+from pcfed.experiments.summary import Comparison, infeasibility_of
 from pcfed.losses import SoftmaxRegression
-from pcfed.simulation.result import Record, Result
+from pcfed.simulation.result import Result
 
 NONZERO = 0.01
 """A weight counts as non-zero above this fraction of the largest weight of its model."""
@@ -109,11 +109,6 @@ def _accuracies(result: Result, test: SoftmaxRegression) -> Float64Array:
     for agents in agents_by_model(result.models):
         found[list(agents)] = test.accuracy(result.models[agents[0]])
     return found
-
-
-def infeasibility_of(i: int) -> Callable[[Record], float]:
-    """Return a function from a record to the infeasibility of agent ``i``."""
-    return lambda record: float(record.infeasibility[i])
 
 
 def nonzero_fractions(models: Float64Array) -> Float64Array:

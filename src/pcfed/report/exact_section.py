@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from operator import attrgetter
 
 from pcfed.experiments.exact import OURS, PAPER, Case, ExactResults, GapRecord
 from pcfed.report.charts import Chart, Line, Panel, Style, line_panel, series_styles
 from pcfed.report.comparison_metrics import MEGABYTE
 from pcfed.report.page import Cell, ChartGroup, Paragraph, RowGroup, Section, Table
-
-Quantity = Callable[[GapRecord], float]
 
 
 def exact_section(exact: ExactResults) -> Section:
@@ -28,14 +27,21 @@ def _case_section(exact: ExactResults, case: Case) -> Section:
     """Return the charts and the table of one case."""
     styles = series_styles(exact.names(case), emphasized=OURS)
 
-    def panel(heading: str, x_title: str, quantity: Quantity, over: Quantity) -> Panel:
-        return _panel(exact, case, styles, heading, x_title, quantity, over)
+    records = {name: exact.best(case, name).records for name in styles}
+
+    def panel(heading: str, x_title: str, quantity: str) -> Panel:
+        over = _megabytes if x_title == "megabytes" else attrgetter("round")
+        lines = {
+            name: Line([over(r) for r in each], [getattr(r, quantity) for r in each])
+            for name, each in records.items()
+        }
+        return line_panel(heading, lines, styles, x_title, "", on_top=OURS, log_x=True, log_y=True)
 
     panels = (
-        panel("Certified gap by round", "round", _gap, _round),
-        panel("Certified gap by megabytes", "megabytes", _gap, _megabytes),
-        panel("Objective of the feasible models", "round", _objective, _round),
-        panel("Infeasibility", "megabytes", _infeasibility, _megabytes),
+        panel("Certified gap by round", "round", "gap"),
+        panel("Certified gap by megabytes", "megabytes", "gap"),
+        panel("Objective of the feasible models", "round", "objective"),
+        panel("Infeasibility", "megabytes", "infeasibility"),
     )
     caption = (
         "Both axes are logarithmic. The gap bounds the distance of the feasible models from the "
@@ -84,39 +90,6 @@ def _table(exact: ExactResults, case: Case, styles: Mapping[str, Style]) -> Tabl
         "numbers agents",
         hint=hint,
     )
-
-
-def _panel(
-    exact: ExactResults,
-    case: Case,
-    styles: Mapping[str, Style],
-    heading: str,
-    x_title: str,
-    quantity: Quantity,
-    over: Quantity,
-) -> Panel:
-    """Return a quantity of the best run of every algorithm, over rounds or megabytes."""
-    lines = {}
-    for name in styles:
-        records = exact.best(case, name).records
-        lines[name] = Line([over(r) for r in records], [quantity(r) for r in records])
-    return line_panel(heading, lines, styles, x_title, "", on_top=OURS, log_x=True, log_y=True)
-
-
-def _gap(record: GapRecord) -> float:
-    return record.gap
-
-
-def _objective(record: GapRecord) -> float:
-    return record.objective
-
-
-def _infeasibility(record: GapRecord) -> float:
-    return record.infeasibility
-
-
-def _round(record: GapRecord) -> float:
-    return float(record.round)
 
 
 def _megabytes(record: GapRecord) -> float:

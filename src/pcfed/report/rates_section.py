@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from pcfed.experiments.rates import RatePoint, Rates
 from pcfed.report.charts import STYLES, Chart, Panel, Style, axes, rounded, series_trace
@@ -11,11 +12,12 @@ from pcfed.report.page import BulletList, ChartGroup, Paragraph, Section
 BOUND_STYLE = Style("series-1", "6px,5px", 2)
 
 Quantity = Callable[[RatePoint], float]
+SUBOPTIMALITY: Quantity = attrgetter("suboptimality")
+INFEASIBILITY: Quantity = attrgetter("infeasibility")
 
 
 def rates_section(rates: Rates) -> Section:
     """Return the section of the measured rates."""
-    gap, infeasibility = rates.fit(_suboptimality), rates.fit(_infeasibility)
     seeds = len({point.seed for point in rates.points})
     within = len(rates.points) - len(rates.violations)
     text = (
@@ -25,14 +27,13 @@ def rates_section(rates: Rates) -> Section:
     )
     findings = (
         f"{within} of {len(rates.points)} runs are within all three bounds.",
-        f"|f − f*| falls with slope {gap}, over the longer half of the runs "
-        f"{rates.tail.fit(_suboptimality)}; the theorem promises −0.5.",
-        f"Squared infeasibility falls with slope {infeasibility}, over the longer half of the runs "
-        f"{rates.tail.fit(_infeasibility)}; the theorem promises −1.",
+        f"|f − f*| falls with slope {_slopes(rates, SUBOPTIMALITY)}; the theorem promises −0.5.",
+        f"Squared infeasibility falls with slope {_slopes(rates, INFEASIBILITY)}; the theorem "
+        "promises −1.",
     )
     panels = (
-        _panel("|f − f*|, mean over the run", rates, _suboptimality, lambda p: p.upper),
-        _panel("Squared infeasibility", rates, _infeasibility, lambda p: p.infeasibility_bound),
+        _panel("|f − f*|, mean over the run", rates, SUBOPTIMALITY, lambda p: p.upper),
+        _panel("Squared infeasibility", rates, INFEASIBILITY, lambda p: p.infeasibility_bound),
     )
     caption = (
         "Both axes are logarithmic. Each dot is a run with one number of rounds R and one seed; "
@@ -44,12 +45,8 @@ def rates_section(rates: Rates) -> Section:
     )
 
 
-def _suboptimality(point: RatePoint) -> float:
-    return point.suboptimality
-
-
-def _infeasibility(point: RatePoint) -> float:
-    return point.infeasibility
+def _slopes(rates: Rates, quantity: Quantity) -> str:
+    return f"{rates.fit(quantity)}, over the longer half of the runs {rates.tail.fit(quantity)}"
 
 
 def _panel(heading: str, rates: Rates, quantity: Quantity, bound: Quantity) -> Panel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from pcfed.simulation.result import Record
 from pcfed.training.saved_run import SavedRun
 
 Quantity = Callable[[Record], float]
-Lines = Mapping[str, tuple[Sequence[Record], Quantity]]
+OBJECTIVE: Quantity = attrgetter("objective")
+LOSS: Quantity = attrgetter("loss")
 
 MAX_POINTS = 600
 """Largest number of points of a line; a screen cannot show more."""
@@ -36,8 +38,10 @@ def overall_chart(run: SavedRun) -> Chart:
     name = run.path.name or "run"
     styles = {name: Style("text", "solid", 2.25)}
     panels = [
-        _panel("Objective", {name: (history, _objective)}, styles, "objective"),
-        _panel("Loss at the average model", {name: (history, _loss)}, styles, "loss"),
+        line_panel("Objective", {name: _line(history, OBJECTIVE)}, styles, "round", "objective"),
+        line_panel(
+            "Loss at the average model", {name: _line(history, LOSS)}, styles, "round", "loss"
+        ),
     ]
     caption = "The objective is the loss at the average model plus the coupling term."
     return Chart("All agents", caption, panels)
@@ -46,12 +50,14 @@ def overall_chart(run: SavedRun) -> Chart:
 def agents_chart(run: SavedRun) -> Chart:
     """Return the distance from the set, and the score if there is one, with a line per agent."""
     history = subsampled(run.history)
+    rounds = [record.round for record in history]
     drawn = _drawn_agents(run)
     styles = agent_styles(run)
 
     def panel(heading: str, y_title: str, field: str, *, log: bool = False) -> Panel:
-        lines = {run.names[i]: (history, _agent_value(field, i)) for i in drawn}
-        return _panel(heading, lines, styles, y_title, log=log)
+        values = np.array([getattr(record, field) for record in history])
+        lines = {run.names[i]: Line(rounds, values[:, i].tolist()) for i in drawn}
+        return line_panel(heading, lines, styles, "round", y_title, log_y=log)
 
     panels = [panel("Distance from the agent's set", "distance", "infeasibility", log=True)]
     if _has_scores(history):
@@ -73,13 +79,18 @@ def compared_runs_chart(runs: Mapping[str, SavedRun]) -> list[Chart]:
     styles = series_styles(runs)
 
     def panel(heading: str, y_title: str, quantity: Quantity, *, log: bool = False) -> Panel:
-        lines = {name: (history, quantity) for name, history in histories.items()}
-        return _panel(heading, lines, styles, y_title, log=log)
+        lines = {name: _line(history, quantity) for name, history in histories.items()}
+        return line_panel(heading, lines, styles, "round", y_title, log_y=log)
 
     panels = [
-        panel("Objective", "objective", _objective),
-        panel("Loss at the average model", "loss", _loss),
-        panel("Largest distance from a set", "distance", _largest_distance, log=True),
+        panel("Objective", "objective", OBJECTIVE),
+        panel("Loss at the average model", "loss", LOSS),
+        panel(
+            "Largest distance from a set",
+            "distance",
+            lambda r: float(r.infeasibility.max()),
+            log=True,
+        ),
     ]
     if all(_has_scores(history) for history in histories.values()):
         panels.append(panel("Mean score on held-out rows", "score", _mean_score))
@@ -103,31 +114,8 @@ def _drawn_agents(run: SavedRun) -> list[int]:
     return sorted(np.argsort(-worst, kind="stable")[:MAX_LINES].tolist())
 
 
-def _panel(
-    heading: str, lines: Lines, styles: Mapping[str, Style], y_title: str, *, log: bool = False
-) -> Panel:
-    """Return a line chart over rounds."""
-    drawn = {
-        name: Line([record.round for record in history], [quantity(r) for r in history])
-        for name, (history, quantity) in lines.items()
-    }
-    return line_panel(heading, drawn, styles, "round", y_title, log_y=log)
-
-
-def _agent_value(field: str, i: int) -> Quantity:
-    return lambda record: float(getattr(record, field)[i])
-
-
-def _objective(record: Record) -> float:
-    return record.objective
-
-
-def _loss(record: Record) -> float:
-    return record.loss
-
-
-def _largest_distance(record: Record) -> float:
-    return float(record.infeasibility.max())
+def _line(history: Sequence[Record], quantity: Quantity) -> Line:
+    return Line([record.round for record in history], [quantity(record) for record in history])
 
 
 def _mean_score(record: Record) -> float:

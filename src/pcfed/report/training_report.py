@@ -80,8 +80,10 @@ def write_training_report(runs: Sequence[SavedRun], path: str | os.PathLike[str]
     titled = runs_by_title(runs)
     if len(runs) == 1:
         ((title, run),) = titled.items()
+        metrics = run_metrics(run)
+        tiles = [Definitions(metrics, "tiles")] if metrics else []
         sections = [
-            Section("summary", "Summary", [*_summary_blocks(run), *_metric_tiles(run)]),
+            Section("summary", "Summary", [*_summary_blocks(run), *tiles]),
             *_run_sections("run", run),
         ]
         page = Page(f"{title}: pcfed", f"Training {title}", _description(run), sections, GLOSSARY)
@@ -196,11 +198,6 @@ def _summary_blocks(run: SavedRun) -> list[Paragraph]:
     return [Paragraph("", gap_sentence(outcome.objective, outcome.gap, outcome.reason)), *notes]
 
 
-def _metric_tiles(run: SavedRun) -> list[Block]:
-    metrics = run_metrics(run)
-    return [Definitions(metrics, "tiles")] if metrics else []
-
-
 def _run_sections(place: str, run: SavedRun) -> list[Section]:
     """Return charts, agents, models and settings of one training, without those that are empty."""
     sections = []
@@ -226,16 +223,11 @@ def _agent_blocks(run: SavedRun) -> list[Block]:
     """Return the table of agents, without empty columns and without rows beyond the limit."""
     rows = _outcome_rows(run.outcome) if run.outcome is not None else _history_rows(run)
     names = [name for name in rows[0] if any(row[name] for row in rows)]
-    columns = [Cell(name, css_class="set" if name == "set" else "") for name in names]
+    classes = {name: "set" if name == "set" else "" for name in names}
+    headings = {name: "row" if name == "agent" else "" for name in names}
+    columns = [Cell(name, css_class=classes[name]) for name in names]
     cells = [
-        [
-            Cell(
-                row[name],
-                heading="row" if name == "agent" else "",
-                css_class="set" if name == "set" else "",
-            )
-            for name in names
-        ]
+        [Cell(row[name], headings[name], css_class=classes[name]) for name in names]
         for row in rows[:MAX_AGENTS]
     ]
     blocks: list[Block] = [Table("Agents", columns, [RowGroup(cells)], "numbers agents")]
