@@ -15,10 +15,10 @@ from pcfed.data import (
     catalog,
     cifar10,
     digits,
-    download_progress,
     load,
     mnist,
     plot_image,
+    sources,
 )
 from tests.data import synthetic
 from tests.data.source_cases import source_case
@@ -140,8 +140,8 @@ def test_an_image_is_shown_in_grey_and_in_colour():
 
 
 def test_the_progress_line_on_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(download_progress.sys.stderr, "isatty", lambda: True, raising=False)
-    with download_progress.progress_on_terminal() as report:
+    monkeypatch.setattr(sources.sys.stderr, "isatty", lambda: True, raising=False)
+    with sources.progress_on_terminal() as report:
         report("a file", 500_000, 2_000_000)
         report("a file", 600_000, 2_000_000)  # too soon
         report("a file", 2_000_000, 2_000_000)
@@ -153,7 +153,7 @@ def test_the_progress_line_on_a_terminal(monkeypatch, capsys):
 
 
 def test_without_a_terminal_nothing_is_written(capsys):
-    with download_progress.progress_on_terminal() as report:
+    with sources.progress_on_terminal() as report:
         report("a file", 1, 2)
     assert capsys.readouterr().err == ""
 

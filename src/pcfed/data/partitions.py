@@ -48,7 +48,7 @@ def iid(labels: ArrayLike, num_agents: int, *, seed: int) -> list[Indices]:
 def label_sorted(labels: ArrayLike, num_agents: int) -> list[Indices]:
     """Sort the samples by label and cut them into shards of equal size.
 
-    The sort is stable, so nothing is random. Sizes differ by at most one.
+    The sort is stable, so nothing is random. Every sample is used; sizes differ by at most one.
 
     Parameters
     ----------
@@ -76,7 +76,8 @@ def dirichlet(
     r"""Divide each class in proportions $p_k \sim \mathrm{Dirichlet}(\alpha, .., \alpha)$.
 
     Small ``alpha`` gives each class to few agents; large ``alpha`` comes close to :func:`iid`.
-    Partitions in which an agent has fewer than ``min_samples`` samples are rejected.
+    Partitions in which an agent has fewer than ``min_samples`` samples are rejected. Every sample
+    is used.
 
     Parameters
     ----------

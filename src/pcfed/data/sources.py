@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,33 @@ class Source:
     name: str
     download: Callable[[Path, Sequence[File], Progress], None]
     read: Callable[[Path, Sequence[File]], Iterator[tuple[File, bytes]]]
+
+
+@contextmanager
+def progress_on_terminal(progress: Progress | None = None) -> Iterator[Progress]:
+    """Yield ``progress`` if given, else a progress line on stderr if that is a terminal."""
+    if progress is not None:
+        yield progress
+    elif not sys.stderr.isatty():
+        yield lambda name, done, total: None
+    else:
+        shown = 0.0
+
+        def line(name: str, done: int, total: int) -> None:
+            nonlocal shown
+            if done < total and time.monotonic() - shown < 0.1:
+                return
+            shown = time.monotonic()
+            filled = "█" * round(20 * done / total)
+            text = f"{filled:░<20} {done / 1e6:.1f} of {total / 1e6:.1f} MB  {name}"
+            sys.stderr.write(f"\r{text:<79}")
+            sys.stderr.flush()
+
+        try:
+            yield line
+        finally:
+            if shown:
+                sys.stderr.write("\n")
 
 
 def python_package(requirement: str, archive: Archive, size: int) -> Source:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pcfed.data.catalog import CatalogEntry
-from pcfed.data.download_progress import progress_on_terminal
-from pcfed.data.sources import Progress, Source, SourceUnavailable
+from pcfed.data.sources import Progress, Source, SourceUnavailable, progress_on_terminal
 from pcfed.data.verified_file import DataError, File, import_optional, read_at_most
 from pcfed.storage.atomic import write_atomically
 

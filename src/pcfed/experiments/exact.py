@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import Algorithm, FedAvg, FedProx, PCFedAvg, RunInfo, Scaffold
 from pcfed.experiments.presets import load_preset
-from pcfed.experiments.runner import build_problem
+from pcfed.experiments.runner import build_problem, run_in_processes
 from pcfed.guarantees import Certificate, certify
 from pcfed.losses import LeastSquares
 from pcfed.problem import Agent, Problem
@@ -198,14 +196,9 @@ def run_exact(
     """Run all algorithms in all cases, in parallel processes; finished runs are loaded."""
     jobs = [(case, k) for case in cases for k in range(len(ENTRIES))]
     longest_first = sorted(jobs, key=lambda job: job[0].problem != "MNIST")
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(_load_or_run, out, *job, data_dir): job for job in longest_first}
-        try:
-            for future in as_completed(running):
-                on_progress(future.result())
-        finally:
-            pool.shutdown(cancel_futures=True)
-        done = {job: future.result() for future, job in running.items()}
+    arguments = [(out, *job, data_dir) for job in longest_first]
+    found = run_in_processes(_load_or_run, arguments, workers, on_progress)
+    done = dict(zip(longest_first, found, strict=True))
     return ExactResults(tuple(done[job] for job in jobs))
 
 

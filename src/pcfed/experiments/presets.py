@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from pcfed.algorithms import Algorithm, Power, Schedule
+from pcfed.algorithms import Algorithm, Power
 from pcfed.algorithms.registry import from_mapping
 from pcfed.sets import L1Ball, parse_set
 
@@ -148,18 +148,15 @@ def _run_spec(table: Mapping[str, Any], setting: Mapping[str, Any]) -> RunSpec:
     own_keys = {"name", "algorithm", "local_steps", "participation"}
     parameters = {key: value for key, value in table.items() if key not in own_keys}
     parameters.setdefault("penalty", setting["penalty"])
-    parameters = {key: _schedule(value) for key, value in parameters.items()}
+    for key, value in parameters.items():
+        if isinstance(value, Mapping):
+            parameters[key] = Power(**value)
     return RunSpec(
         name=table["name"],
         algorithm=from_mapping({"name": table["algorithm"], **parameters}),
         local_steps=table.get("local_steps", setting.get("local_steps")),
         participation=table.get("participation", 1.0),
     )
-
-
-def _schedule(value: float | Mapping[str, float]) -> Schedule:
-    """Return a number unchanged, and a table as a power of the round."""
-    return Power(**value) if isinstance(value, Mapping) else value
 
 
 def digest(setting: Setting, spec: RunSpec, seed: int) -> str:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import PCFedAvg
 from pcfed.arrays import Float64Array
+from pcfed.experiments.runner import run_in_processes
 from pcfed.guarantees import bounds, constants, optimum
 from pcfed.losses import LogisticRegression
 from pcfed.problem import Agent, Problem
@@ -141,16 +140,8 @@ def measure_rates(
 
     ``on_progress`` is called with the number of rounds of every finished run.
     """
-    jobs = [(R, seed) for R in sorted(rounds, reverse=True) for seed in range(seeds)]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(_point, out, R, seed): R for R, seed in jobs}
-        try:
-            for future in as_completed(running):
-                future.result()
-                on_progress(running[future])
-        finally:
-            pool.shutdown(cancel_futures=True)
-        points = [future.result() for future in running]
+    jobs = [(out, R, seed) for R in sorted(rounds, reverse=True) for seed in range(seeds)]
+    points = run_in_processes(_point, jobs, workers, lambda point: on_progress(point.rounds))
     return Rates(tuple(sorted(points, key=lambda point: (point.rounds, point.seed))))
 
 

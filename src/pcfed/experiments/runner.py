@@ -10,11 +10,18 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +37,7 @@ from pcfed.simulation.result import Result
 from pcfed.storage.saved import Metadata, SavedJson
 
 DIRICHLET_ALPHA = 0.5
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,23 @@ def _run_job(
         result.save(path)  # last, because its existence means that the job is finished
         for checkpoint in path.parent.glob(f"{path.stem}.checkpoint*"):
             checkpoint.unlink()
+
+
+def run_in_processes(
+    function: Callable[..., Outcome],
+    jobs: Iterable[tuple[object, ...]],
+    workers: int,
+    on_result: Callable[[Outcome], None],
+) -> list[Outcome]:
+    """Call a function with the arguments in each job, in parallel; return the results in order."""
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = [pool.submit(function, *job) for job in jobs]
+        try:
+            for future in as_completed(running):
+                on_result(future.result())
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return [future.result() for future in running]
 
 
 def build_problem(setting: Setting, seed: int, data_dir: Path | None = None) -> Problem:

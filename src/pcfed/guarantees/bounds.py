@@ -22,7 +22,6 @@ printed ones for comparison.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pcfed.guarantees.constants import Constants
@@ -218,20 +217,8 @@ def rounds_for(epsilon: float, constants: Constants) -> Rounds:
     """
     epsilon = positive("rounds_for: epsilon", epsilon)
     c = _checked_constants(constants, as_printed=False)
-
-    def smallest_rounds(part: int, sign: int) -> int:
-        def sufficient(R: int) -> bool:
-            at = replace(c, penalty=math.sqrt(R))
-            return sign * _corrected(at, R, at.largest_step)[part] <= epsilon
-
-        return _smallest(sufficient)
-
-    return Rounds(
-        upper=smallest_rounds(0, 1),
-        infeasibility=smallest_rounds(1, 1),
-        lower=smallest_rounds(2, -1),
-        epsilon=epsilon,
-    )
+    upper, infeasibility, lower = (_smallest_rounds(c, epsilon, part) for part in range(3))
+    return Rounds(upper, infeasibility, lower, epsilon)
 
 
 def _corrected(c: Constants, R: int, gamma: float) -> tuple[float, float, float]:
@@ -313,8 +300,13 @@ def _checked_constants(c: Constants, as_printed: bool) -> Constants:
     return c
 
 
-def _smallest(sufficient: Callable[[int], bool]) -> int:
-    """Return the smallest sufficient number; all larger ones must be sufficient, too."""
+def _smallest_rounds(c: Constants, epsilon: float, part: int) -> int:
+    """Return the smallest R for which a part of the theorem guarantees the accuracy."""
+
+    def sufficient(R: int) -> bool:
+        at = replace(c, penalty=math.sqrt(R))
+        return abs(_corrected(at, R, at.largest_step)[part]) <= epsilon
+
     high = 1
     while not sufficient(high):
         high *= 2

@@ -10,7 +10,6 @@ import base64
 import io
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pcfed.arrays import Float64Array
 from pcfed.data import Dataset
@@ -71,14 +70,9 @@ def data_url(weights: Float64Array) -> str:
         image.fromarray((levels + 128).astype(np.uint8)).save(file, "PNG", optimize=True)
     else:
         picture = image.fromarray((levels + 127).astype(np.uint8))
-        colours, opacity = _palette()
+        level = np.arange(-127, 128)  # its opacity is zero in the middle
+        colours = np.where(level[:, None] < 0, NEGATIVE, POSITIVE).astype(np.uint8)
+        opacity = np.round(255 * np.abs(level) / 127).astype(np.uint8)
         picture.putpalette(colours.tobytes())
         picture.save(file, "PNG", transparency=opacity.tobytes(), optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def _palette() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the colours of levels -127..127 and their opacity, zero in the middle."""
-    level = np.arange(-127, 128)
-    colours = np.where(level[:, None] < 0, NEGATIVE, POSITIVE).astype(np.uint8)
-    return colours, np.round(255 * np.abs(level) / 127).astype(np.uint8)
