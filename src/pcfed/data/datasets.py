@@ -292,10 +292,7 @@ def status(
 
 
 def path(
-    name: str | None = None,
-    *,
-    data_dir: PathLike | None = None,
-    cache_dir: PathLike | None = None,
+    name: str | None = None, *, data_dir: PathLike | None = None, cache_dir: PathLike | None = None
 ) -> Path | None:
     """Return the folder of a data set, which need not exist yet; without a name, the cache.
 

@@ -43,9 +43,7 @@ class Claim:
 
 
 def claims(
-    comparisons: Sequence[Comparison],
-    rates: Rates | None = None,
-    exact: ExactResults | None = None,
+    comparisons: Sequence[Comparison], rates: Rates | None = None, exact: ExactResults | None = None
 ) -> list[Claim]:
     """Return the claims that the given results confirm or refute."""
     found: list[Claim] = []

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from importlib.resources import as_file, files
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -97,13 +97,18 @@ def _figures(
             yield f"{each.slug}-norms", norms(each)
 
 
+def _subplots(*shape: int, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure and its panels."""
+    from matplotlib import pyplot  # takes a while to import
+
+    return pyplot.subplots(*shape, **options)
+
+
 def infeasibility(comparison: Comparison) -> Figure:
     """Plot the infeasibility of each agent over rounds, one panel per agent."""
-    from matplotlib import pyplot
-
     limits = budgets(comparison)
     agents = range(len(limits))
-    figure, axes = pyplot.subplots(
+    figure, axes = _subplots(
         1, len(agents), figsize=(2.1 * len(agents), 2.4), sharey=True, squeeze=False
     )
     for i, panel in zip(agents, axes[0], strict=True):
@@ -117,9 +122,7 @@ def infeasibility(comparison: Comparison) -> Figure:
 
 def loss(comparison: Comparison) -> Figure:
     """Plot the average loss at the population average over rounds."""
-    from matplotlib import pyplot
-
-    figure, panel = pyplot.subplots(figsize=(4.2, 3.0))
+    figure, panel = _subplots(figsize=(4.2, 3.0))
     _lines(panel, comparison, lambda record: record.loss)
     panel.set(title=comparison.title, xlabel="round", ylabel="global loss")
     _legend(figure, panel)
@@ -128,9 +131,7 @@ def loss(comparison: Comparison) -> Figure:
 
 def measured_rates(rates: Rates) -> Figure:
     """Plot measured suboptimality and infeasibility over the number of rounds, and the bounds."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(7.0, 3.0))
+    figure, axes = _subplots(1, 2, figsize=(7.0, 3.0))
     x = [point.rounds for point in rates.points]
     for panel, title, quantity, bound in (
         (axes[0], "|f − f*|", attrgetter("suboptimality"), "upper"),
@@ -148,9 +149,7 @@ def measured_rates(rates: Rates) -> Figure:
 
 def certified_gap(exact: ExactResults, case: Case) -> Figure:
     """Plot the certified gap over rounds and bytes, and the infeasibility over bytes."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(9.0, 3.0))
+    figure, axes = _subplots(1, 3, figsize=(9.0, 3.0))
     for k, name in reversed(list(enumerate(exact.names(case)))):
         records = exact.best(case, name).records
         rounds = [each.round for each in records]
@@ -173,9 +172,7 @@ def certified_gap(exact: ExactResults, case: Case) -> Figure:
 
 def norms(comparison: Comparison) -> Figure:
     """Plot the l1 norm of every agent's model and its budget."""
-    from matplotlib import pyplot
-
-    figure, panel = pyplot.subplots(figsize=(5.2, 3.0))
+    figure, panel = _subplots(figsize=(5.2, 3.0))
     limits = budgets(comparison)
     positions = np.arange(len(limits))
     width = 0.8 / len(comparison.results)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 import numpy as np
 
@@ -34,19 +33,3 @@ def accelerated_steps(
         next_t = (1 + math.sqrt(1 + 4 * t * t)) / 2
         y = new if restart else new + (t - 1) / next_t * move
         x, t = new, 1.0 if restart else next_t
-
-
-def accelerated_minimum(
-    gradient_step: Callable[[Float64Array], Float64Array],
-    x: Float64Array,
-    *,
-    smoothness: float,
-    tolerance: float,
-    max_steps: int,
-) -> Float64Array:
-    """Return the first iterate whose step times L is at most ``tolerance``, or the last one."""
-    for new, back in islice(accelerated_steps(gradient_step, x), max_steps):
-        x = new
-        if smoothness * np.linalg.norm(back) <= tolerance:
-            break
-    return x

@@ -127,7 +127,7 @@ def constants(
     constrained: Optimum | None = None,
     penalised: Optimum | None = None,
 ) -> Constants:
-    r"""Return the constants of the theorem for a problem, as far as they are known.
+    r"""Return the constants of the theorem for a problem, as far as they are known, as a table.
 
     Parameters
     ----------
@@ -148,11 +148,6 @@ def constants(
         $\|\nabla f(x^*)\| \le \|\nabla f(x)\| + \sqrt{2 L_{G_0} \cdot \text{gap}}$.
     penalised : Optimum, optional
         ``optimum(problem, penalty=penalty)``, for Q and $M_\rho$.
-
-    Returns
-    -------
-    Constants
-        It prints as a table.
 
     References
     ----------

@@ -20,12 +20,13 @@ import math
 import sys
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.guarantees.accelerated_gradient import accelerated_minimum
+from pcfed.guarantees.accelerated_gradient import accelerated_steps
 from pcfed.guarantees.certificate import MAX_TIGHTENING_FACTOR, certify
 from pcfed.guarantees.quasi_newton import BFGSMatrix
 from pcfed.guarantees.tighten import couplings, tighten
@@ -271,13 +272,12 @@ class _Search:
             gradient = self.objective_gradient(x, g + self.B @ (x.mean(axis=0) - z))
             return self.prox(x - gradient / L, L)
 
-        return accelerated_minimum(
-            gradient_step,
-            self.x,
-            smoothness=L,
-            tolerance=0.3 * self.residual,  # more accuracy would be lost in the next model
-            max_steps=MAX_INNER_STEPS,
-        )
+        x = self.x
+        for new, back in islice(accelerated_steps(gradient_step, x), MAX_INNER_STEPS):
+            x = new
+            if L * _norm(back) <= 0.3 * self.residual:  # more would be lost in the next model
+                break
+        return x
 
     def line_search(
         self, new: Float64Array, d: Float64Array, derivative: float, rounding_error: float

@@ -10,16 +10,7 @@ from operator import attrgetter
 from pcfed.algorithms import PCFedAvg
 from pcfed.experiments.claims import FEASIBLE, PC
 from pcfed.experiments.summary import Comparison, infeasibility_of
-from pcfed.report.charts import (
-    Chart,
-    Line,
-    Panel,
-    Style,
-    Trace,
-    axes,
-    line_panel,
-    series_styles,
-)
+from pcfed.report.charts import Chart, Line, Panel, Style, Trace, axes, line_panel, series_styles
 from pcfed.report.comparison_metrics import MEGABYTE, AlgorithmMetrics
 from pcfed.simulation.result import Record
 
