@@ -156,12 +156,14 @@ def _stays_feasible(c: Comparison) -> Claim:
     """Return whether PC-FedAvg is feasible in all rounds; it "holds, but" if nothing binds."""
     worst, norms, limits = c.worst_infeasibility(PC), c.norms(PC), np.array(budgets(c))
     used = f"‖W‖₁ = {norms.max():.1f} of {limits.min():g}"
-    feasible, binds = worst <= FEASIBLE, bool((norms >= limits).any()) or worst > FEASIBLE
-    distance = "never infeasible" if feasible else f"largest infeasibility {worst:.3g}"
-    measured = f"{distance}; {used}: the constraint {'binds' if binds else 'never binds'}"
-    verdict: Verdict = "holds" if binds else "holds, but"
-    claim = f"{PC} stays feasible throughout"
-    return _paper_claim(c, claim, measured, verdict if feasible else "does not hold")
+    binds = worst > FEASIBLE or bool((norms >= limits).any())
+    distance = f"largest infeasibility {worst:.3g}" if worst > FEASIBLE else "never infeasible"
+    return _paper_claim(
+        c,
+        f"{PC} stays feasible throughout",
+        f"{distance}; {used}: the constraint {'binds' if binds else 'never binds'}",
+        "does not hold" if worst > FEASIBLE else "holds" if binds else "holds, but",
+    )
 
 
 def _final_infeasibility(c: Comparison, name: str) -> float:

@@ -127,7 +127,7 @@ def constants(
     constrained: Optimum | None = None,
     penalised: Optimum | None = None,
 ) -> Constants:
-    r"""Return the constants of the theorem for a problem, as far as they are known, as a table.
+    r"""Return the constants of the theorem for a problem, as far as they are known.
 
     Parameters
     ----------
