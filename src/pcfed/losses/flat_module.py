@@ -15,12 +15,7 @@ from pcfed.arrays import Array
 class FlatModule:
     """A copy of a module, in evaluation mode, whose parameters are views on one flat vector.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module to copy, device included.
-    names : sequence of str
-        The trainable parameters, in the order of the flat vector; all of one dtype.
+    ``names`` are the trainable parameters, all of one dtype, in the order of the vector.
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:

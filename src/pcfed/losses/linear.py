@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from pcfed.arrays import Array
 from pcfed.kernels.arguments import OTHER
 from pcfed.losses import compiled
-from pcfed.losses.base import Rows
+from pcfed.losses.base import ALL_ROWS, RowIndex
 from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.feature_norms import (
     largest_eigenvalue,
@@ -28,7 +28,6 @@ from pcfed.losses.feature_norms import (
     squared_frobenius_norm,
 )
 from pcfed.losses.features import Features, Matrix, as_number_array, is_sparse, read_features
-from pcfed.losses.row_index import ALL_ROWS, RowIndex
 from pcfed.validation import positive
 
 
@@ -44,6 +43,8 @@ class LinearModel(CheckedLoss):
         The largest eigenvalue of the second derivative of a sample's loss in its logits.
     max_squared_logit_gradient : float
         The supremum of the squared norm of the derivative of a sample's loss in its logits.
+    classes : int or None
+        The number of logits of a sample; None, the default, for one that is not a class.
     intercept, l2, scale
         As in `SoftmaxRegression`.
     """
@@ -51,6 +52,7 @@ class LinearModel(CheckedLoss):
     convex = True  # every subclass has a convex loss of the logits, which are linear in x
     max_logit_curvature: float
     max_squared_logit_gradient: float = math.inf
+    classes: int | None = None
     intercept: bool
     l2: float
     scale: float
@@ -66,11 +68,10 @@ class LinearModel(CheckedLoss):
         X: Matrix,
         y: ArrayLike,
         *,
-        outputs: int | None,
-        intercept: bool,
-        l2: float,
-        scale: float | None,
-        dtype: DTypeLike | None,
+        intercept: bool = False,
+        l2: float = 0.0,
+        scale: float | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         name = type(self).__name__
         if not isinstance(intercept, (bool, np.bool_)):
@@ -84,8 +85,8 @@ class LinearModel(CheckedLoss):
         self.scale = self._features.scale
         self.dtype = self._features.dtype
         self.size, columns = self._features.shape
-        self._outputs = outputs or 1
-        self.shape = (columns,) if outputs is None else (outputs, columns)
+        self._outputs = self.classes or 1
+        self.shape = (columns,) if self.classes is None else (self.classes, columns)
         num_coefficients = self._outputs * columns
         self.n = num_coefficients + (self._outputs if intercept else 0)
         self.intercept_slice = slice(num_coefficients, self.n) if intercept else None
@@ -131,31 +132,16 @@ class LinearModel(CheckedLoss):
             squares = float(np.square(W, dtype=np.float64).sum()) if self.l2 else 0.0
         return total / self.size + self.l2 / 2 * squares
 
-    def gradient(self, x: ArrayLike, rows: Rows = None, out: Array | None = None) -> Array:
-        """Return the gradient of the mean over ``rows`` plus the l2 term; see `Loss.gradient`.
-
-        A slice reads the features in place; an array of row numbers copies those rows, one block
-        at a time.
-        """
-        index, count = self._check_batch(rows)
-        with np.errstate(all="ignore"):
-            x = self._check_parameters(x)
-            grad = self._gradient_buffer(x, out)
-            if compiled.is_supported(self, count):
-                compiled.gradient(self, x, index, grad)
-            else:
-                self._numpy_gradient(index, count, x, grad)
-            if out is not None and out is not grad:
-                out[...] = grad
-        return grad if out is None else out
+    def _write_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
+        if compiled.is_supported(self, count):
+            compiled.gradient(self, x, index, grad)
+        else:
+            self._numpy_gradient(index, count, x, grad)
 
     def _numpy_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
-        r"""Write the gradient on ``count`` rows to ``grad``, in one pass over their blocks.
-
-        With the derivatives $r_j$ of the rows in their logits, the gradient is the mean of
-        $r_j \varphi_j^\top$, plus $l_2 W$, in the coefficients, and the mean of $r_j$ in the
-        intercept.
-        """
+        """Write the gradient on ``count`` rows to ``grad``, in one pass over their blocks."""
+        # With the derivatives r of the rows in their logits, it is the mean of r φᵀ, plus l2 · W,
+        # in the coefficients, and the mean of r in the intercept.
         W, b = self._split(x)
         G, c = self._split(grad)
         first = True

@@ -63,9 +63,7 @@ class LogisticRegression(LinearModel):
     ) -> None:
         labels = as_target_vector("LogisticRegression", y)
         self._negative_label = _negative_label(labels)
-        super().__init__(
-            X, labels, outputs=None, intercept=intercept, l2=l2, scale=scale, dtype=dtype
-        )
+        super().__init__(X, labels, intercept=intercept, l2=l2, scale=scale, dtype=dtype)
 
     def _encode_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         negative = _negative_label(y)

@@ -19,11 +19,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pcfed.arrays import Array
-from pcfed.losses.base import Rows
+from pcfed.losses.base import ALL_ROWS, RowIndex, split_index
 from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.features import FLOAT64
 from pcfed.losses.flat_module import FlatModule
-from pcfed.losses.row_index import ALL_ROWS, RowIndex, split_index
 from pcfed.losses.torch_checks import (
     NUMPY_DTYPES,
     TORCH_DTYPES,
@@ -164,22 +163,15 @@ class TorchLoss(CheckedLoss):
                 total += len(y) * float(self._loss_fn(flat.module(X), y))
         return total / self.size
 
-    def gradient(self, x: ArrayLike, rows: Rows = None, out: Array | None = None) -> Array:
-        """Return the gradient of the mean over ``rows``; see `Loss.gradient`."""
-        index, num_samples = self._check_batch(rows)
-        x = self._check_parameters(x)
-        grad = self._gradient_buffer(x, out)
+    def _write_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
         with self._flat_module(x) as flat, torch.enable_grad():
             total = None
-            for X, y in self._blocks(index, num_samples):
+            for X, y in self._blocks(index, count):
                 part = flat.gradient(self._loss_fn(flat.module(X), y))
-                if len(y) < num_samples:
-                    part *= len(y) / num_samples
+                if len(y) < count:
+                    part *= len(y) / count
                 total = part if total is None else total.add_(part)
         np.copyto(grad, np.asarray(total.cpu() if total is not None else 0.0))
-        if out is not None and out is not grad:
-            out[...] = grad
-        return grad if out is None else out
 
     def accuracy(self, x: ArrayLike) -> float:
         """Return the fraction of targets for which the module has its largest output.
@@ -252,9 +244,9 @@ class TorchLoss(CheckedLoss):
         yield flat
         self._idle_modules.append(flat)
 
-    def _blocks(self, index: RowIndex, num_samples: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _blocks(self, index: RowIndex, num_rows: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the data of some rows, in blocks of nearly the same size."""
-        max_rows = math.ceil(num_samples / math.ceil(num_samples / self.block))
+        max_rows = math.ceil(num_rows / math.ceil(num_rows / self.block))
         for part in split_index(index, self.size, max_rows):
             yield self._read_rows(part)
 
