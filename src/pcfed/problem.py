@@ -124,8 +124,7 @@ class Problem:
             raise ValueError("Problem: agents must not be empty, got none; add an Agent.")
         for i, agent in enumerate(roster):
             _check_type(f"Problem: agents[{i}]", agent, Agent)
-        first = roster[0].loss
-        for i, agent in enumerate(roster):
+            first = roster[0].loss
             if (agent.loss.n, agent.loss.shape) != (first.n, first.shape):
                 raise ValueError(
                     f"Problem: agent {i} has {agent.loss.n} parameters of shape "

@@ -13,6 +13,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.base import (
+    EPS,
     BudgetUse,
     ConvexSet,
     LinearConstraints,
@@ -24,8 +25,6 @@ from pcfed.sets.base import (
     tolerance,
 )
 from pcfed.validation import frozen, real
-
-EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,8 +40,7 @@ class _OneLinearConstraint(ConvexSet):
             raise ValueError(
                 f"{self._name}: a must not be all zero, got {a}; give a normal vector."
             )
-        object.__setattr__(self, "a", a)
-        object.__setattr__(self, "b", real(f"{self._name}: b", self.b))
+        self._set_fields(a=a, b=real(f"{self._name}: b", self.b))
 
     @property
     def n(self) -> int:
@@ -191,8 +189,7 @@ class Affine(ConvexSet):
 
     def __post_init__(self) -> None:
         A, b = checked_system("Affine", "A", self.A, "b", self.b)
-        object.__setattr__(self, "A", A)
-        object.__setattr__(self, "b", b)
+        self._set_fields(A=A, b=b)
         with np.errstate(over="ignore", invalid="ignore"):
             _, origin = self._basis
             A, b = unit_rows(A, b)

@@ -20,7 +20,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.sets import compiled
+from pcfed.sets.compiled import ThresholdSet
 from pcfed.validation import floating
+
+EPS = float(np.finfo(np.float64).eps)
 
 MAX_ENTRY = 1e150
 """Larger entries are refused because their squares would overflow."""
@@ -148,22 +152,16 @@ class ConvexSet(ABC):
     def project_unchecked(
         self, x: Array, out: Array | None = None, warm_start: WarmStart | None = None
     ) -> Array:
-        """Project without checking x, for loops whose data have been checked before.
+        """Project without checking x, which is float32 or float64, and ``out``.
 
-        Parameters
-        ----------
-        x : array of shape (n,) or (rows, n)
-            float32 or float64. NaN gives NaN or a ``ProjectionError``, never an endless loop.
-        out : array, optional
-            Where to write the result, of the same shape and dtype; it may be ``x``.
-        warm_start : WarmStart, optional
-            As in ``project``.
+        This is for loops whose data have been checked before; arguments as in ``project``. NaN
+        gives NaN or a ``ProjectionError``, never an endless loop.
         """
         p = self._project_compiled(x, out, warm_start)
         if p is None:
             x = np.ascontiguousarray(x)
+            project = self._project if x.ndim == 1 else self._project_rows
             with np.errstate(all="ignore"):
-                project = self._project if x.ndim == 1 else self._project_rows
                 p = project(x, warm_start)
         return write_result(p, x, out)
 
@@ -178,7 +176,7 @@ class ConvexSet(ABC):
         of the dtype of x and the scale is the size of the numbers that define the set.
         """
         x = self._checked("contains: x", x)
-        return self._contains(as_float64(x), eps_of(x), 0.0)
+        return self._contains(as_float64(x), eps_of(x))
 
     def minimize_linear(self, q: ArrayLike) -> Array:
         r"""Return a minimizer of a linear function, some $\arg\min_{s \in X} \langle q, s\rangle$.
@@ -233,16 +231,15 @@ class ConvexSet(ABC):
     def _project_compiled(
         self, x: Array, out: Array | None, warm_start: WarmStart | None
     ) -> Array | None:
-        """Project a vector or rows with compiled code, which checks x and writes to ``out``.
-
-        Return None if there is no compiled code or it does not support x, which it never changes;
-        return ``x`` itself if it is inside.
-        """
-        return None
+        """Project a vector or rows like ``compiled.project``; None if that is not possible."""
+        if (known := self._threshold_set) is None:
+            return None
+        kind, total = known
+        return compiled.project(x, total, kind, out, warm_start)
 
     @property
-    def _threshold_set(self) -> tuple[Any, float] | None:
-        """The kind and total of a set for which compiled code projects many rows; else None."""
+    def _threshold_set(self) -> tuple[ThresholdSet, float] | None:
+        """The kind and total of a set onto which compiled code projects; None for other sets."""
         return None
 
     def _project_rows(self, x: Array, warm_start: WarmStart | None) -> Array:
@@ -256,7 +253,7 @@ class ConvexSet(ABC):
         """Return the distance of one float64 vector."""
         return norm(x - self._project(x, None))
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         """Compare the distance with a tolerance for a scale of at least ``floor``."""
         return self._distance(x) <= tolerance(x, eps, max(floor, self._scale))
 
@@ -295,6 +292,11 @@ class ConvexSet(ABC):
                 f"{self._name}.{where} must have {self.n} entries, as the set has, got {n}; "
                 "give a point of that length."
             )
+
+    def _set_fields(self, **values: Any) -> None:
+        """Set fields in the constructor, although the dataclass is frozen."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def _name(self) -> str:
@@ -398,7 +400,7 @@ def repeat_until_settled(step: Callable[[Array], Array], x: Array, scale: float)
 def repeat_until_contained(
     nearest: Callable[[Float64Array], Float64Array],
     x: Array,
-    contains: Callable[[Float64Array, float, float], bool],
+    contains: Callable[[Float64Array, float], bool],
 ) -> tuple[Array, bool]:
     """Repeat an approximate projection until its result is in the set, at most four times.
 
@@ -408,14 +410,14 @@ def repeat_until_contained(
     """
     eps = eps_of(x)
     p = as_float64(x)
-    if contains(p, eps / 16.0, 0.0):
+    if contains(p, eps / 16.0):
         return x, True
     for _ in range(4):
         p = nearest(p)
         rounded: Array = p.astype(x.dtype, copy=False)
-        if contains(as_float64(rounded), eps / 4.0, 0.0):
+        if contains(as_float64(rounded), eps / 4.0):
             return rounded, True
-    return rounded, contains(as_float64(rounded), eps, 0.0)
+    return rounded, contains(as_float64(rounded), eps)
 
 
 def project_translated(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,14 +29,6 @@ from pcfed.sets.base import (
 from pcfed.validation import frozen, real
 
 Slice = tuple[int, int | None]
-
-
-@runtime_checkable
-class Module(Protocol):
-    """An object with named parameters: a ``torch.nn.Module``, without importing torch."""
-
-    def named_parameters(self) -> Iterable[tuple[str, Any]]:
-        """Return the names and parameters, in order."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -75,14 +67,14 @@ class Blocks(ConvexSet):
                 f"Blocks: blocks must map slices (start, stop) to sets, got {blocks!r}; "
                 "give for example {(0, 10): L1Ball(1.0)}."
             )
-        object.__setattr__(self, "blocks", given)
+        self._set_fields(blocks=given)
         # Slices that count from the end are checked once the number of entries is known.
         known = [where for where, _ in given if where[0] >= 0 and (where[1] or -1) >= 0]
         if known:
             self._check_disjoint(sorted(slice(*where).indices(2**62)[:2] for where in known))
 
     @classmethod
-    def for_module(cls, module: Module, sets: Mapping[str, ConvexSet]) -> Self:
+    def for_module(cls, module: Any, sets: Mapping[str, ConvexSet]) -> Self:
         """Return a set per named parameter of a PyTorch module; everything else is free.
 
         The slices are those of `pcfed.losses.TorchLoss`: trainable parameters, in the order of
@@ -101,7 +93,7 @@ class Blocks(ConvexSet):
         ValueError
             If there is no such parameter, or its set has another number of entries.
         """
-        if not isinstance(module, Module):
+        if not hasattr(module, "named_parameters"):  # without importing torch
             raise ValueError(
                 f"Blocks.for_module: module must be a torch.nn.Module, got "
                 f"{type(module).__name__}; give the one that TorchLoss gets."
@@ -171,7 +163,7 @@ class Blocks(ConvexSet):
     def _distance(self, x: Float64Array) -> float:
         return math.hypot(*(member._distance(x[span]) for _, span, member in self._spans(x.size)))
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         return all(m._contains(x[span], eps, floor) for _, span, m in self._spans(x.size))
 
     def _check_zero_where_free(self, q: Float64Array) -> None:
@@ -240,7 +232,7 @@ class Translated(ConvexSet):
         _check_is_set("Translated", self.set)
         offset = frozen("Translated: offset", self.offset, ndim=1)
         self.set._check_length("offset", offset.size)
-        object.__setattr__(self, "offset", offset)
+        self._set_fields(offset=offset)
 
     @property
     def n(self) -> int:
@@ -257,7 +249,7 @@ class Translated(ConvexSet):
     def _distance(self, x: Float64Array) -> float:
         return self.set._distance(x - self.offset)
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         return self.set._contains(x - self.offset, eps, max(floor, norm(x), norm(self.offset)))
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
@@ -300,7 +292,7 @@ class Scaled(ConvexSet):
         factor = real("Scaled: factor", self.factor)
         if factor == 0.0:
             raise ValueError("Scaled: factor must not be zero, got 0; give a number such as 2.0.")
-        object.__setattr__(self, "factor", factor)
+        self._set_fields(factor=factor)
 
     @property
     def n(self) -> int | None:
@@ -325,7 +317,7 @@ class Scaled(ConvexSet):
     def _distance(self, x: Float64Array) -> float:
         return abs(self.factor) * self.set._distance(x / self.factor)
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         return self.set._contains(x / self.factor, eps, floor / abs(self.factor))
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
@@ -394,7 +386,7 @@ def _start_and_stop(where: Slice | slice) -> Slice:
     return int(start), None if stop is None else int(stop)
 
 
-def _parameter_spans(module: Module) -> dict[str, tuple[int, int]]:
+def _parameter_spans(module: Any) -> dict[str, tuple[int, int]]:
     """Return where each trainable parameter is in the flat vector of all of them."""
     spans, end = {}, 0
     for name, parameter in module.named_parameters():

@@ -7,14 +7,16 @@ checks x and computes the same bits in ``threshold.py``.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pcfed import kernels
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import ThresholdSets
-from pcfed.sets.base import WarmStart
+
+if TYPE_CHECKING:
+    from pcfed.sets.base import WarmStart
 
 
 class ThresholdSet(NamedTuple):

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.affine import EPS, Affine
+from pcfed.sets.affine import Affine
 from pcfed.sets.balls import L1Ball
 from pcfed.sets.base import (
+    EPS,
     BudgetUse,
     ConvexSet,
     LinearConstraints,
@@ -76,8 +77,7 @@ class Intersection(ConvexSet):
                 "Intersection: members must have the same number of entries, "
                 f"got {sorted(map(str, lengths))}; give sets of the same space."
             )
-        object.__setattr__(self, "sets", sets)
-        object.__setattr__(self, "_merged", {})
+        self._set_fields(sets=sets, _merged={})
 
     def __repr__(self) -> str:
         return f"Intersection({', '.join(map(repr, self.sets))})"
@@ -91,7 +91,7 @@ class Intersection(ConvexSet):
         for member in self.sets:
             member._check_length(where, n)
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         return all(member._contains(x, eps, floor) for member in self.sets)
 
     def _members(self, n: int) -> tuple[ConvexSet, ...]:
@@ -133,7 +133,7 @@ class Intersection(ConvexSet):
                 s = member._minimize_linear(q)
             except (UnboundedError, NotImplementedError):
                 continue
-            if self._contains(s, EPS, 0.0):
+            if self._contains(s, EPS):
                 return s
         return super()._minimize_linear(q)
 

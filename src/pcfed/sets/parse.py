@@ -251,14 +251,9 @@ def _construct(kind: type[ConvexSet], args: list[Any], named: dict[str, Any]) ->
     try:
         bound = signature.bind(*args, **named)
     except TypeError as error:
+        untyped = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
         raise ValueError(
             f"parse_set: {kind.__name__} was given the wrong arguments ({error}); "
-            f"it takes {kind.__name__}{_without_types(signature)}."
+            f"it takes {kind.__name__}{inspect.Signature(untyped)}."
         ) from None
     return kind(*bound.args, **bound.kwargs)
-
-
-def _without_types(signature: inspect.Signature) -> str:
-    """Return a signature without its annotations."""
-    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    return str(signature.replace(parameters=bare, return_annotation=signature.empty))

@@ -30,9 +30,7 @@ from collections import deque
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.sets.base import ConvexSet, ProjectionError, norm
-
-EPS = float(np.finfo(np.float64).eps)
+from pcfed.sets.base import EPS, ConvexSet, ProjectionError, norm
 
 Members = tuple[ConvexSet, ...]
 

@@ -29,10 +29,8 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled
-from pcfed.sets.base import WarmStart, as_float64, eps_of
+from pcfed.sets.base import EPS, WarmStart, as_float64, eps_of
 from pcfed.sets.compiled import ALWAYS_OUTSIDE, MIN_TOTAL, ThresholdSet
-
-EPS = float(np.finfo(np.float64).eps)
 
 
 def project(
@@ -40,16 +38,7 @@ def project(
 ) -> Array:
     """Project one vector onto a simplex or an l1 ball; return ``x`` itself if it is inside.
 
-    Parameters
-    ----------
-    x : array of shape (n,)
-        float32 or float64.
-    total : float
-        τ ≥ 0.
-    kind : ThresholdSet
-        ``L1_BALL`` or ``SIMPLEX``.
-    warm_start : WarmStart, optional
-        Its ``threshold`` is the start value of θ, and is set to the θ that was found.
+    ``warm_start.threshold`` is the start value of θ, and is set to the θ that was found.
     """
     p = compiled.project(x, total, kind, None, warm_start)
     if p is not None:
