@@ -12,18 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import (
-    EPS,
-    BudgetUse,
-    ConvexSet,
-    LinearConstraints,
-    UnboundedError,
-    WarmStart,
-    as_float64,
-    norm,
-    repeat_until_settled,
-    tolerance,
-)
+from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, UnboundedError, WarmStart
+from pcfed.sets.rounding import EPS, as_float64, norm, repeat_until_settled, tolerance
 from pcfed.validation import frozen, real
 
 

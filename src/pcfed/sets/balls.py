@@ -16,20 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets import threshold
-from pcfed.sets.base import (
-    MAX_ENTRY,
-    BudgetUse,
-    ConvexSet,
-    LinearConstraints,
-    ProjectionError,
-    WarmStart,
-    as_float64,
-    eps_of,
-    norm,
-    project_translated,
-)
+from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, ProjectionError, WarmStart
 from pcfed.sets.boxes import Box, box_constraints
 from pcfed.sets.compiled import L1_BALL, ThresholdSet
+from pcfed.sets.rounding import MAX_ENTRY, as_float64, eps_of, norm, project_translated
 from pcfed.sets.threshold import project_to_simplex, project_to_weighted_simplex
 from pcfed.validation import count, frozen, positive
 
@@ -72,7 +62,9 @@ class Ball(ConvexSet):
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         if self.center is None:
             return self._project_centered(x, warm_start)
-        return project_translated(self._project_centered, x, self.center, self._scale, warm_start)
+        return project_translated(
+            lambda y: self._project_centered(y, warm_start), x, self.center, self._scale
+        )
 
     def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
         """Project onto the ball around 0."""

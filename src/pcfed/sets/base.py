@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,12 +22,8 @@ from numpy.typing import ArrayLike
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled
 from pcfed.sets.compiled import ThresholdSet
+from pcfed.sets.rounding import MAX_ENTRY, as_float64, eps_of, norm, tolerance
 from pcfed.validation import floating
-
-EPS = float(np.finfo(np.float64).eps)
-
-MAX_ENTRY = 1e150
-"""Larger entries are refused because their squares would overflow."""
 
 
 class ProjectionError(ArithmeticError):
@@ -68,10 +64,10 @@ class WarmStart:
         self.thresholds: Float64Array = np.empty(0)
         self.nested: dict[Hashable, WarmStart] = {}
 
-
-def nested_warm_start(warm_start: WarmStart | None, key: Hashable) -> WarmStart | None:
-    """Return the warm start of one row, block or member."""
-    return None if warm_start is None else warm_start.nested.setdefault(key, WarmStart())
+    @staticmethod
+    def of_part(whole: WarmStart | None, key: Hashable) -> WarmStart | None:
+        """Return the warm start of one row, block or member; None if there is no warm start."""
+        return None if whole is None else whole.nested.setdefault(key, WarmStart())
 
 
 class LinearConstraints(NamedTuple):
@@ -82,11 +78,11 @@ class LinearConstraints(NamedTuple):
     C: Float64Array
     d: Float64Array
 
-
-def stack_constraints(systems: Iterable[LinearConstraints]) -> LinearConstraints:
-    """Return several systems of constraints as one."""
-    A, b, C, d = zip(*systems, strict=True)
-    return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
+    @staticmethod
+    def stack(systems: Iterable[LinearConstraints]) -> LinearConstraints:
+        """Return several systems of constraints as one."""
+        A, b, C, d = zip(*systems, strict=True)
+        return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
 
 
 class BudgetUse(NamedTuple):
@@ -94,6 +90,12 @@ class BudgetUse(NamedTuple):
 
     used: float
     limit: float
+
+    @staticmethod
+    def tightest(uses: Iterable[BudgetUse | None]) -> BudgetUse | None:
+        """Return the one with the smallest remainder; None if there is none."""
+        known = [use for use in uses if use is not None]
+        return min(known, key=lambda use: use.limit - use.used, default=None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -246,7 +248,7 @@ class ConvexSet(ABC):
         """Project every row."""
         p = np.empty_like(x)
         for i, row in enumerate(x):
-            p[i] = self._project(row, nested_warm_start(warm_start, i))
+            p[i] = self._project(row, WarmStart.of_part(warm_start, i))
         return p
 
     def _distance(self, x: Float64Array) -> float:
@@ -309,15 +311,6 @@ class ConvexSet(ABC):
         return array
 
 
-def tightest(uses: Iterable[BudgetUse | None]) -> BudgetUse | None:
-    """Return the budget with the smallest remainder."""
-    known = [use for use in uses if use is not None]
-    return min(known, key=lambda use: use.limit - use.used) if known else None
-
-
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def checked_points(where: str, x: ArrayLike, ndims: tuple[int, ...]) -> Array:
     """Return x as a float array whose entries are finite and not too large."""
     array = x if type(x) is np.ndarray and x.dtype in (np.float32, np.float64) else np.empty(0)
@@ -355,86 +348,6 @@ def write_result(p: Array, x: Array, out: Array | None) -> Array:
     if p is not out:
         out[...] = p
     return out
-
-
-def as_float64(x: Array) -> Float64Array:
-    """Return x in float64: x itself if it is."""
-    return x.astype(np.float64, copy=False)
-
-
-def eps_of(x: Array) -> float:
-    """Return the machine epsilon of the dtype of x."""
-    return float(np.finfo(x.dtype).eps)
-
-
-def norm(x: Array) -> float:
-    """Return the Euclidean norm, computed in float64 and without underflow."""
-    wide = as_float64(x)
-    length = math.sqrt(float(wide @ wide))
-    if length < 1e-140 and wide.any():
-        top = float(np.abs(wide).max())
-        return top * norm(wide / top)
-    return length
-
-
-def tolerance(x: Float64Array, eps: float, scale: float) -> float:
-    """Return the distance up to which a point outside counts as inside."""
-    return 64.0 * eps * math.sqrt(x.size) * max(scale, norm(x))
-
-
-def repeat_until_settled(step: Callable[[Array], Array], x: Array, scale: float) -> Array:
-    """Repeat ``step`` until it moves x by rounding errors only, and return that x.
-
-    This is for sets whose boundary may contain no floating-point vector, such as hyperplanes. The
-    result is a fixed point: projecting it again gives the same bits. The repetition also corrects
-    the rounding errors of the first step, which are relative to x and not to its projection.
-    """
-    for _ in range(8):  # two or three steps are usual
-        p = step(x)
-        if p is x or norm(as_float64(p) - as_float64(x)) <= 8.0 * eps_of(x) * max(scale, norm(x)):
-            return x
-        x = p
-    return x
-
-
-def repeat_until_contained(
-    nearest: Callable[[Float64Array], Float64Array],
-    x: Array,
-    contains: Callable[[Float64Array, float], bool],
-) -> tuple[Array, bool]:
-    """Repeat an approximate projection until its result is in the set, at most four times.
-
-    The first result has errors relative to a far x; those of the second are relative to itself.
-    ``contains`` gets a part of ε as long as possible, so that the result is well inside the
-    tolerance of ``ConvexSet.contains``. Return the point and whether it is in the set.
-    """
-    eps = eps_of(x)
-    p = as_float64(x)
-    if contains(p, eps / 16.0):
-        return x, True
-    for _ in range(4):
-        p = nearest(p)
-        rounded: Array = p.astype(x.dtype, copy=False)
-        if contains(as_float64(rounded), eps / 4.0):
-            return rounded, True
-    return rounded, contains(as_float64(rounded), eps)
-
-
-def project_translated(
-    project: Callable[[Array, WarmStart | None], Array],
-    x: Array,
-    offset: Float64Array,
-    scale: float,
-    warm_start: WarmStart | None,
-) -> Array:
-    """Project onto a set that is translated by ``offset``."""
-
-    def step(x: Array) -> Array:
-        y = as_float64(x) - offset
-        p = project(y, warm_start)
-        return x if p is y else (p + offset).astype(x.dtype, copy=False)
-
-    return repeat_until_settled(step, x, scale)
 
 
 def literal(value: Any) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import ConvexSet, LinearConstraints, UnboundedError, WarmStart, tolerance
+from pcfed.sets.base import ConvexSet, LinearConstraints, UnboundedError, WarmStart
+from pcfed.sets.rounding import tolerance
 
 Bound = float | Float64Array
 

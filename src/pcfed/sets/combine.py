@@ -12,20 +12,8 @@ from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import did_you_mean
-from pcfed.sets.base import (
-    BudgetUse,
-    ConvexSet,
-    LinearConstraints,
-    UnboundedError,
-    WarmStart,
-    as_float64,
-    nested_warm_start,
-    norm,
-    project_translated,
-    repeat_until_settled,
-    stack_constraints,
-    tightest,
-)
+from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, UnboundedError, WarmStart
+from pcfed.sets.rounding import as_float64, norm, project_translated, repeat_until_settled
 from pcfed.validation import frozen, real
 
 Slice = tuple[int, int | None]
@@ -154,7 +142,7 @@ class Blocks(ConvexSet):
         out = x
         for k, span, member in self._spans(x.size):
             piece = x[span]
-            p = member._project(piece, nested_warm_start(warm_start, k))
+            p = member._project(piece, WarmStart.of_part(warm_start, k))
             if p is not piece:
                 out = x.copy() if out is x else out
                 out[span] = p
@@ -189,7 +177,9 @@ class Blocks(ConvexSet):
         return math.fsum(member._support_bound(q[span]) for _, span, member in self._spans(q.size))
 
     def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        return tightest(member._budget_use(x[span]) for _, span, member in self._spans(x.size))
+        return BudgetUse.tightest(
+            member._budget_use(x[span]) for _, span, member in self._spans(x.size)
+        )
 
     def _scale_entries(self, f: Float64Array) -> Blocks:
         spans = self._spans(f.size)
@@ -203,7 +193,7 @@ class Blocks(ConvexSet):
                 return None
             pad = ((0, 0), (span.start, n - span.stop))
             systems.append(own._replace(A=np.pad(own.A, pad), C=np.pad(own.C, pad)))
-        return stack_constraints(systems)
+        return LinearConstraints.stack(systems)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -244,7 +234,9 @@ class Translated(ConvexSet):
         return max(self.set._scale, norm(self.offset))
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
-        return project_translated(self.set._project, x, self.offset, self._scale, warm_start)
+        return project_translated(
+            lambda y: self.set._project(y, warm_start), x, self.offset, self._scale
+        )
 
     def _distance(self, x: Float64Array) -> float:
         return self.set._distance(x - self.offset)

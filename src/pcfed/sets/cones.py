@@ -8,16 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import (
-    EPS,
-    ConvexSet,
-    ProjectionError,
-    UnboundedError,
-    WarmStart,
-    as_float64,
-    eps_of,
-    norm,
-)
+from pcfed.sets.base import ConvexSet, ProjectionError, UnboundedError, WarmStart
+from pcfed.sets.rounding import EPS, as_float64, eps_of, norm
 from pcfed.validation import count
 
 

@@ -9,15 +9,8 @@ from typing import Any
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import (
-    ConvexSet,
-    ProjectionError,
-    WarmStart,
-    eps_of,
-    norm,
-    repeat_until_settled,
-    tolerance,
-)
+from pcfed.sets.base import ConvexSet, ProjectionError, WarmStart
+from pcfed.sets.rounding import eps_of, norm, repeat_until_settled, tolerance
 
 PointMap = Callable[[Float64Array], Array]
 

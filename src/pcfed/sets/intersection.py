@@ -15,20 +15,17 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.sets.affine import Affine
 from pcfed.sets.balls import L1Ball
 from pcfed.sets.base import (
-    EPS,
     BudgetUse,
     ConvexSet,
     LinearConstraints,
     ProjectionError,
     UnboundedError,
     WarmStart,
-    repeat_until_contained,
-    stack_constraints,
-    tightest,
 )
 from pcfed.sets.boxes import Bounds
 from pcfed.sets.combine import scale_entries
 from pcfed.sets.polyhedra import Polyhedron
+from pcfed.sets.rounding import EPS, repeat_until_contained
 from pcfed.sets.splitting import admm, dykstra, empty_intersection, names, project_float64
 
 MAX_MERGED_ENTRIES = 256
@@ -105,7 +102,7 @@ class Intersection(ConvexSet):
         return self._merged[n]
 
     def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        return tightest(member._budget_use(x) for member in self.sets)
+        return BudgetUse.tightest(member._budget_use(x) for member in self.sets)
 
     def _scale_entries(self, f: Float64Array) -> Intersection:
         return Intersection(*(scale_entries(member, f) for member in self.sets))
@@ -113,7 +110,7 @@ class Intersection(ConvexSet):
     def _linear_constraints(self, n: int) -> LinearConstraints | None:
         constraints = [member._linear_constraints(n) for member in self.sets]
         known = [each for each in constraints if each is not None]
-        return stack_constraints(known) if len(known) == len(constraints) else None
+        return LinearConstraints.stack(known) if len(known) == len(constraints) else None
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         p, contained = repeat_until_contained(
@@ -210,7 +207,7 @@ def _project_l1_in_box(
 
 def _merge(constraints: list[LinearConstraints]) -> ConvexSet:
     """Return the set of the points that satisfy all constraints."""
-    A, b, C, d = stack_constraints(constraints)
+    A, b, C, d = LinearConstraints.stack(constraints)
     try:
         if not b.size:
             return Affine(C, d)

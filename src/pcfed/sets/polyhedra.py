@@ -16,17 +16,8 @@ from scipy.optimize import OptimizeResult, linprog
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.affine import Affine, checked_system, unit_rows
-from pcfed.sets.base import (
-    EPS,
-    ConvexSet,
-    LinearConstraints,
-    ProjectionError,
-    UnboundedError,
-    WarmStart,
-    norm,
-    repeat_until_contained,
-    tolerance,
-)
+from pcfed.sets.base import ConvexSet, LinearConstraints, ProjectionError, UnboundedError, WarmStart
+from pcfed.sets.rounding import EPS, norm, repeat_until_contained, tolerance
 
 
 @dataclass(frozen=True, eq=False, repr=False)

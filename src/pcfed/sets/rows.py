@@ -17,11 +17,10 @@ from pcfed.sets.base import (
     WarmStart,
     check_out,
     checked_points,
-    nested_warm_start,
-    norm,
     write_result,
 )
 from pcfed.sets.compiled import L1_BALL, SIMPLEX, ThresholdSet
+from pcfed.sets.rounding import norm
 from pcfed.validation import floating
 
 
@@ -199,5 +198,5 @@ def _project(
         p = np.empty_like(points)
         with np.errstate(all="ignore"):
             for i, row in enumerate(np.ascontiguousarray(points)):
-                p[i] = threshold.project(row, float(tau[i]), kind, nested_warm_start(warm_start, i))
+                p[i] = threshold.project(row, float(tau[i]), kind, WarmStart.of_part(warm_start, i))
     return write_result(p, points, out)

@@ -30,7 +30,8 @@ from collections import deque
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.sets.base import EPS, ConvexSet, ProjectionError, norm
+from pcfed.sets.base import ConvexSet, ProjectionError
+from pcfed.sets.rounding import EPS, norm
 
 Members = tuple[ConvexSet, ...]
 
