@@ -23,11 +23,9 @@ class LeastSquares(LinearModel):
 
     Parameters
     ----------
-    X : array or scipy.sparse matrix, samples × features
-        Float, integer or uint8. Read in place where possible, so do not change it afterwards.
     y : array of float
         Targets, one per row of X.
-    intercept, l2, scale, dtype
+    X, intercept, l2, scale, dtype
         As in `SoftmaxRegression`.
 
     Raises

@@ -53,13 +53,6 @@ class LinearModel(CheckedLoss):
     max_logit_curvature: float
     max_squared_logit_gradient: float = math.inf
     classes: int | None = None
-    intercept: bool
-    l2: float
-    scale: float
-    _given_scale: float | None
-    _features: Features
-    _targets: NDArray[Any]
-    _outputs: int
     _kernel: int = OTHER
     """The loss of ``pcfed.kernels.arguments`` that it is, for the compiled gradient."""
 

@@ -24,12 +24,10 @@ class LogisticRegression(LinearModel):
 
     Parameters
     ----------
-    X : array or scipy.sparse matrix, samples × features
-        Float, integer or uint8. Read in place where possible, so do not change it afterwards.
     y : array of int or bool
         Labels, 0 and 1 or −1 and +1. `predict` returns −1 and +1 if y contains −1, and 0 and 1
         otherwise; `accuracy` accepts both codings.
-    intercept, l2, scale, dtype
+    X, intercept, l2, scale, dtype
         As in `SoftmaxRegression`.
 
     Raises

@@ -104,17 +104,6 @@ class TorchLoss(CheckedLoss):
     Blocks({(0, 8): L1Ball(radius=5.0)})
     """
 
-    start: Array
-    scale: float
-    block: int
-    _module: nn.Module
-    _layout: dict[str, tuple[int, ...]]
-    _features: Tensor
-    _targets: Tensor
-    _loss_fn: LossFunction
-    _num_classes: int | None
-    _idle_modules: list[FlatModule]
-
     def __init__(
         self,
         module: nn.Module,
@@ -143,7 +132,7 @@ class TorchLoss(CheckedLoss):
         self._features, self._targets, self.scale = read_data(data, scale, self.dtype, target)
         self.size = len(self._features)
         self._loss_fn = read_loss_fn(loss_fn, target)
-        self._idle_modules = []
+        self._idle_modules: list[FlatModule] = []
         self._num_classes = self._run_trial()
         self._freeze()
 

@@ -40,15 +40,6 @@ class WarmStart:
     Create one for each sequence of points and pass it to every call. A warm start may save time; it
     never changes the result, whatever it holds.
 
-    Attributes
-    ----------
-    threshold : float
-        The threshold of the last projection of a vector; NaN at first.
-    thresholds : array of shape (rows,)
-        The thresholds of the last projection of a matrix, one for each row.
-    nested : dict
-        The warm starts of the rows, blocks or members of a set.
-
     Examples
     --------
     >>> from pcfed.sets import L1Ball, WarmStart
@@ -60,9 +51,9 @@ class WarmStart:
     __slots__ = ("nested", "threshold", "thresholds")
 
     def __init__(self) -> None:
-        self.threshold = math.nan
-        self.thresholds: Float64Array = np.empty(0)
-        self.nested: dict[Hashable, WarmStart] = {}
+        self.threshold = math.nan  # of the last projection of a vector
+        self.thresholds: Float64Array = np.empty(0)  # of the rows of the last matrix
+        self.nested: dict[Hashable, WarmStart] = {}  # of the rows, blocks or members of a set
 
     @staticmethod
     def of_part(whole: WarmStart | None, key: Hashable) -> WarmStart | None:

@@ -122,10 +122,10 @@ class Blocks(ConvexSet):
                 )
             end = stop
 
-    def _spans(self, n: int) -> list[tuple[int, slice, ConvexSet]]:
-        """Return the index, the slice of n entries and the set of every block."""
-        spans = [(k, slice(*slice(*w).indices(n)[:2]), m) for k, (w, m) in enumerate(self.blocks)]
-        self._check_disjoint(sorted((s.start, s.stop) for _, s, _ in spans))
+    def _spans(self, n: int) -> list[tuple[slice, ConvexSet]]:
+        """Return the slice of n entries and the set of every block."""
+        spans = [(slice(*slice(*where).indices(n)[:2]), member) for where, member in self.blocks]
+        self._check_disjoint(sorted((span.start, span.stop) for span, _ in spans))
         return spans
 
     def _check_length(self, where: str, n: int) -> None:
@@ -135,12 +135,12 @@ class Blocks(ConvexSet):
                     f"Blocks.{where} must have all entries of the slice ({start}, {stop}), got {n} "
                     "entries; give more entries or correct the slice."
                 )
-        for _, span, member in self._spans(n):
+        for span, member in self._spans(n):
             member._check_length(where, span.stop - span.start)
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         out = x
-        for k, span, member in self._spans(x.size):
+        for k, (span, member) in enumerate(self._spans(x.size)):
             piece = x[span]
             p = member._project(piece, WarmStart.of_part(warm_start, k))
             if p is not piece:
@@ -149,15 +149,15 @@ class Blocks(ConvexSet):
         return out
 
     def _distance(self, x: Float64Array) -> float:
-        return math.hypot(*(member._distance(x[span]) for _, span, member in self._spans(x.size)))
+        return math.hypot(*(member._distance(x[span]) for span, member in self._spans(x.size)))
 
     def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
-        return all(m._contains(x[span], eps, floor) for _, span, m in self._spans(x.size))
+        return all(m._contains(x[span], eps, floor) for span, m in self._spans(x.size))
 
     def _check_zero_where_free(self, q: Float64Array) -> None:
         """Raise an UnboundedError if q is not zero on free entries."""
         free = q != 0
-        for _, span, _ in self._spans(q.size):
+        for span, _ in self._spans(q.size):
             free[span] = False
         if free.any():
             raise UnboundedError(
@@ -168,26 +168,24 @@ class Blocks(ConvexSet):
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
         self._check_zero_where_free(q)
         s = np.zeros_like(q)
-        for _, span, member in self._spans(q.size):
+        for span, member in self._spans(q.size):
             s[span] = member._minimize_linear(q[span])
         return s
 
     def _support_bound(self, q: Float64Array) -> float:
         self._check_zero_where_free(q)
-        return math.fsum(member._support_bound(q[span]) for _, span, member in self._spans(q.size))
+        return math.fsum(member._support_bound(q[span]) for span, member in self._spans(q.size))
 
     def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        return BudgetUse.tightest(
-            member._budget_use(x[span]) for _, span, member in self._spans(x.size)
-        )
+        return BudgetUse.tightest(m._budget_use(x[span]) for span, m in self._spans(x.size))
 
     def _scale_entries(self, f: Float64Array) -> Blocks:
         spans = self._spans(f.size)
-        return Blocks(((s.start, s.stop), scale_entries(member, f[s])) for _, s, member in spans)
+        return Blocks((span, scale_entries(member, f[span])) for span, member in spans)
 
     def _linear_constraints(self, n: int) -> LinearConstraints | None:
         systems = []
-        for _, span, member in self._spans(n):
+        for span, member in self._spans(n):
             own = member._linear_constraints(span.stop - span.start)
             if own is None:
                 return None
