@@ -158,22 +158,10 @@ class BatchSampler:
         steps: int,
         num_samples: Sequence[int] | None = None,
     ) -> NDArray[np.intp]:
-        """Return the row numbers that ``draw`` returns for several agents.
+        """Return what ``draw`` returns for several agents: row numbers (agents, steps, batch_size).
 
-        All agents must have the ``group_key`` of this one, which must not be None.
-
-        Parameters
-        ----------
-        seed, round_index, steps : int
-            As in ``draw``.
-        agents : sequence of int
-            Positions in the roster.
-        num_samples : sequence of int, optional
-            Every agent's number of samples; by default the number of this one for all.
-
-        Returns
-        -------
-        array of int, shape (agents, steps, batch_size)
+        All agents must have the ``group_key`` of this one, which must not be None. ``num_samples``
+        are the agents' numbers of samples; by default all have the number of this one.
         """
         size, shape = self.batch_size, (len(agents), steps, self.batch_size)
         if self.is_full_batch:
@@ -217,16 +205,9 @@ def _draw_uniformly(
 
 
 def resolve_batch_size(batch: float | int, num_samples: int, *, agent: str) -> int:
-    """Return the number of samples that ``batch`` means for an agent.
+    """Return the number of samples that ``batch`` means for an agent with ``num_samples``.
 
-    Parameters
-    ----------
-    batch : float or int
-        A fraction of the data as a float in (0, 1], or a number of samples as an int.
-    num_samples : int
-        Number of samples that the agent has.
-    agent : str
-        The agent's name, for the message.
+    ``batch`` is a fraction of the data as a float in (0, 1], or a number of samples as an int.
 
     Examples
     --------

@@ -82,24 +82,15 @@ class Loss(ABC):
     def permute_samples(self, order: ArrayLike) -> Loss:
         """Return a copy of this loss with its samples in another order.
 
-        ``sampling="blocks"`` shuffles the samples once, so that every batch is a slice.
-
-        Parameters
-        ----------
-        order : array of int
-            Every row number 0..size-1 once.
+        ``order`` holds every row number 0..size-1 once. ``sampling="blocks"`` shuffles the samples
+        once, so that every batch is a slice.
         """
 
     def typical_smoothness(self, batch: int | None = None) -> float:
         """Return the curvature to expect in training, which may be far below the bound $L_f$.
 
-        ``step="auto"`` is computed from it. The default is $L_f$.
-
-        Parameters
-        ----------
-        batch : int, optional
-            Number of samples in a gradient; all by default. The mean over a small batch has a
-            larger curvature than the mean over all samples.
+        ``step="auto"`` is computed from it. The default is $L_f$. The mean over a small ``batch``
+        of samples has a larger curvature than the mean over all of them.
         """
         return self.smoothness()
 
@@ -125,6 +116,13 @@ class Loss(ABC):
 def num_rows(index: RowIndex, size: int) -> int:
     """Return how many of ``size`` rows an index selects."""
     return len(range(*index.indices(size))) if isinstance(index, slice) else len(index)
+
+
+def row_numbers(rows: Rows, size: int) -> NDArray[np.intp]:
+    """Return the rows of a batch as an array of row numbers, none of them negative."""
+    if rows is None or isinstance(rows, slice):
+        return np.arange(*(rows or ALL_ROWS).indices(size))
+    return np.asarray(rows, np.intp) % size
 
 
 def split_index(index: RowIndex, size: int, max_rows: int) -> Iterator[RowIndex]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pcfed import kernels
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import OTHER, BatchSource, LinearModelSpec, read_only
-from pcfed.losses.base import RowIndex
+from pcfed.losses.base import RowIndex, row_numbers
 from pcfed.losses.features import is_sparse
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ def gradients(source: BatchSource, x: Array, out: Array) -> None:
 
 def gradient(model: LinearModel, x: Array, index: RowIndex, out: Array) -> None:
     """Write the gradient of one model on a batch of a size that is supported."""
-    matrix, size = model._features.matrix, model.size
-    rows = np.arange(*index.indices(size)) if isinstance(index, slice) else index % size
-    targets = model._targets
+    matrix, targets = model._features.matrix, model._targets
+    rows = row_numbers(index, model.size)
     if not matrix.flags.c_contiguous:
         matrix, targets = matrix[rows], targets[rows]
         rows = np.arange(len(rows))

@@ -19,14 +19,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array
 from pcfed.kernels.arguments import OTHER
-from pcfed.losses import compiled
+from pcfed.losses import compiled, feature_norms
 from pcfed.losses.base import ALL_ROWS, RowIndex
 from pcfed.losses.checked import CheckedLoss
-from pcfed.losses.feature_norms import (
-    largest_eigenvalue,
-    max_squared_row_norm,
-    squared_frobenius_norm,
-)
 from pcfed.losses.features import Features, Matrix, as_number_array, is_sparse, read_features
 from pcfed.validation import positive
 
@@ -188,7 +183,7 @@ class LinearModel(CheckedLoss):
         """
         if math.isinf(self.max_squared_logit_gradient):
             return math.inf
-        squares = squared_frobenius_norm(self._features, intercept=self.intercept)
+        squares = feature_norms.squared_frobenius_norm(self._features, intercept=self.intercept)
         return self.max_squared_logit_gradient * squares / self.size
 
     def to_float64(self) -> Self:
@@ -202,12 +197,12 @@ class LinearModel(CheckedLoss):
     @cached_property
     def _largest_eigenvalue(self) -> float:
         """The largest eigenvalue of ΦᵀΦ/N, computed at first use."""
-        return largest_eigenvalue(self._features, intercept=self.intercept)
+        return feature_norms.largest_eigenvalue(self._features, intercept=self.intercept)
 
     @cached_property
     def _max_squared_row_norm(self) -> float:
         """The largest ‖φ‖², computed at first use."""
-        return max_squared_row_norm(self._features, intercept=self.intercept)
+        return feature_norms.max_squared_row_norm(self._features, intercept=self.intercept)
 
     def permute_samples(self, order: ArrayLike) -> Self:
         """Return a copy of this loss, and of its data, with the samples in another order."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import BatchSource
 from pcfed.losses import compiled
-from pcfed.losses.base import ALL_ROWS, Loss, Rows
+from pcfed.losses.base import ALL_ROWS, Loss, Rows, row_numbers
 from pcfed.losses.features import Features, is_sparse
 from pcfed.losses.linear import LinearModel, compute_logits
 
@@ -26,12 +26,7 @@ MAX_BLOCK_FEATURES = 2**20
 
 
 class Stack:
-    """Several linear models that differ only in their data.
-
-    Parameters
-    ----------
-    losses : sequence of LinearModel
-        Of one class, shape, dtype, scale and l2 term; their features are copied, once.
+    """Several linear models that differ only in their data; the features are copied, once.
 
     Examples
     --------
@@ -84,16 +79,9 @@ class Stack:
     ) -> Array:
         """Write the gradients of several models, each on a batch of its own, to ``out``.
 
-        Parameters
-        ----------
-        positions : array of shape (agents,)
-            Positions of the models in the stack.
-        x : array of shape (agents, n)
-            The parameters, one row each, in the dtype of the losses.
-        rows : array of shape (agents, batch)
-            The batches, by row numbers of each one's own data.
-        out : array of shape (agents, n)
-            Where to write the gradients, of the same dtype.
+        The models are given by their ``positions`` in the stack, their parameters by the rows of
+        ``x``, of shape (agents, n) like ``out`` and in the dtype of the losses, and their batches
+        by ``rows``, of shape (agents, batch): row numbers of each one's own data.
         """
         if (source := self.source(positions, rows[None])) is not None:
             compiled.gradients(source, x, out)
@@ -148,8 +136,8 @@ def own_source(loss: Loss, batches: Iterable[Rows]) -> BatchSource | None:
     """
     if not _has_standard_gradient(loss) or is_sparse(loss._features.matrix):
         return None
-    size, matrix = loss.size, loss._features.matrix
-    rows = [_row_numbers(each, size) for each in batches]
+    matrix = loss._features.matrix
+    rows = [row_numbers(each, loss.size) for each in batches]
     if len({len(each) for each in rows}) != 1 or not matrix.flags.c_contiguous:
         return None
     if not compiled.is_supported(loss, len(rows[0])):
@@ -161,13 +149,6 @@ def own_source(loss: Loss, batches: Iterable[Rows]) -> BatchSource | None:
 def _has_standard_gradient(loss: Loss) -> TypeGuard[LinearModel]:
     """Return whether a loss is a linear model whose class does not replace its gradient."""
     return isinstance(loss, LinearModel) and type(loss).gradient is LinearModel.gradient
-
-
-def _row_numbers(rows: Rows, size: int) -> NDArray[np.intp]:
-    """Return the rows of a batch as an array of row numbers."""
-    if rows is None:
-        return np.arange(size)
-    return np.arange(*rows.indices(size)) if isinstance(rows, slice) else rows.astype(np.intp)
 
 
 def _kind(model: LinearModel) -> Hashable:

@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from pcfed.errors import one_line
 from pcfed.losses.features import FLOAT32, FLOAT64, MAX_BLOCK_ROWS, UINT8, as_number_array
-from pcfed.losses.flat_module import FlatModule
 from pcfed.validation import positive
+
+if TYPE_CHECKING:
+    from pcfed.losses.torch_loss import FlatModule
 
 NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: FLOAT32, torch.float64: FLOAT64}
 TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in NUMPY_DTYPES.items()}
@@ -275,9 +277,6 @@ def _trial_loss(flat: FlatModule, loss_fn: LossFunction, X: Tensor, y: Tensor) -
             'use reduction="mean".'
         )
     return loss
-
-
-# -- Texts -----------------------------------------------------------------------------------------
 
 
 def _describe_error(error: Exception) -> str:

@@ -84,6 +84,9 @@ class _OneLinearConstraint(ConvexSet):
         """Return whether ⟨multiple · a, x⟩ has a minimum over the set."""
         return True
 
+    def _scale_entries(self, f: Float64Array) -> ConvexSet:
+        return type(self)(self.a / f, self.b)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Hyperplane(_OneLinearConstraint):
@@ -105,9 +108,6 @@ class Hyperplane(_OneLinearConstraint):
 
     spec_name = "hyperplane"
 
-    def _scale_entries(self, f: Float64Array) -> Hyperplane:
-        return Hyperplane(self.a / f, self.b)
-
     def _linear_constraints(self, n: int) -> LinearConstraints:
         a, b, _ = self._scaled
         return LinearConstraints(np.zeros((0, n)), np.zeros(0), a[None], np.array([b]))
@@ -119,10 +119,8 @@ class Halfspace(_OneLinearConstraint):
 
     Parameters
     ----------
-    a : array of shape (n,)
-        Normal vector that points out of the set, not zero.
-    b : float
-        Right-hand side.
+    a, b
+        As in `Hyperplane`; a points out of the set.
 
     Examples
     --------
@@ -141,9 +139,6 @@ class Halfspace(_OneLinearConstraint):
 
     def _budget_use(self, x: Float64Array) -> BudgetUse:
         return BudgetUse(float(self.a @ x), self.b)
-
-    def _scale_entries(self, f: Float64Array) -> Halfspace:
-        return Halfspace(self.a / f, self.b)
 
     def _linear_constraints(self, n: int) -> LinearConstraints:
         a, b, _ = self._scaled

@@ -466,10 +466,6 @@ def _check_same_length(name: str, what: str, array: NDArray[Any], center: Array 
 
 def _group_labels(groups: Any) -> Labels:
     """Return the group of every entry, numbered from 0, from labels or lists of indices."""
-    rule = (
-        "GroupL1Ball: groups must be integer labels, or lists of indices that hold every entry once"
-    )
-    remedy = "give each of 0..n-1 to exactly one group; use Blocks to leave entries free."
     try:
         parts = [np.asarray(g) for g in groups]
         if not parts or any(p.dtype.kind not in "iu" for p in parts):
@@ -483,6 +479,10 @@ def _group_labels(groups: Any) -> Labels:
                 raise TypeError
             labels[members] = np.repeat(np.arange(len(parts)), [p.size for p in parts])
     except (TypeError, ValueError):
-        raise ValueError(f"{rule}, got {groups!r}; {remedy}") from None
+        raise ValueError(
+            "GroupL1Ball: groups must be integer labels, or lists of indices that hold every entry "
+            f"once, got {groups!r}; give each of 0..n-1 to exactly one group; use Blocks to leave "
+            "entries free."
+        ) from None
     labels.setflags(write=False)
     return labels

@@ -34,14 +34,7 @@ MAX_LENGTH = 400
 
 @cache
 def sets_by_name() -> dict[str, type[ConvexSet]]:
-    """Return the sets that files may name, by their names in files.
-
-    Examples
-    --------
-    >>> from pcfed.sets.parse import sets_by_name
-    >>> sets_by_name()["l1"]
-    <class 'pcfed.sets.balls.L1Ball'>
-    """
+    """Return the sets that files may name, by their names in files."""
     from pcfed import sets  # not above: the package imports this module
 
     public = (getattr(sets, name) for name in sets.__all__)

@@ -70,9 +70,7 @@ class Polyhedron(ConvexSet):
     @cached_property
     def _plane(self) -> Affine | None:
         """Return the affine set of the equations."""
-        if self.C is None or self.d is None:
-            return None
-        return Affine(self.C, self.d)
+        return None if self.C is None or self.d is None else Affine(self.C, self.d)
 
     @cached_property
     def _rows(self) -> tuple[Float64Array, Float64Array]:

@@ -87,14 +87,7 @@ def project_simplices(
 
 
 class SetRows:
-    """The sets of several agents, one per row.
-
-    Parameters
-    ----------
-    sets : sequence of ConvexSet
-        One for each row.
-    warm_starts : sequence of WarmStart, optional
-        The warm start of each row, which is kept from one call to the next.
+    """The sets of several agents, one per row, and the warm starts of the rows.
 
     Examples
     --------
