@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Self
 
 import numpy as np
@@ -91,7 +92,9 @@ class Blocks(ConvexSet):
                 f"Blocks.for_module: sets must map names of parameters to sets, got {sets!r}; "
                 'give for example {"weight": L1Ball(1.0)}.'
             )
-        spans = _parameter_spans(module)
+        sizes = {k: int(p.numel()) for k, p in module.named_parameters() if p.requires_grad}
+        stops = zip(sizes.items(), accumulate(sizes.values()), strict=True)
+        spans = {name: (stop - size, stop) for (name, size), stop in stops}
         for name, member in sets.items():
             if name not in spans:
                 raise ValueError(
@@ -374,16 +377,6 @@ def _start_and_stop(where: Slice | slice) -> Slice:
         where = (where.start or 0, where.stop)
     start, stop = where
     return int(start), None if stop is None else int(stop)
-
-
-def _parameter_spans(module: Any) -> dict[str, tuple[int, int]]:
-    """Return where each trainable parameter is in the flat vector of all of them."""
-    spans, end = {}, 0
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            spans[name] = (end, end + int(parameter.numel()))
-            end = spans[name][1]
-    return spans
 
 
 def _check_is_set(name: str, member: object) -> None:

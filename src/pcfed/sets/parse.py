@@ -197,22 +197,17 @@ def _evaluate(node: ast.expr) -> Any:
         case ast.Tuple(elts=elements):
             return tuple(_evaluate(e) for e in elements)
         case ast.Dict(keys=keys, values=values):
-            return {
-                _evaluate(k): _evaluate(v)
-                for k, v in zip(keys, values, strict=True)
-                if k is not None
-            }
+            pairs = zip(keys, values, strict=True)
+            return {_evaluate(k): _evaluate(v) for k, v in pairs if k is not None}
         case ast.Name(id="inf"):
             return math.inf
         case ast.Name(id=name):
             return _construct(_find_set(name), [], {})
-        case ast.Call(func=ast.Name(id="array"), args=[argument], keywords=[]):
+        case ast.Call(ast.Name("array"), [argument], []):
             return np.array(_evaluate(argument))
-        case ast.Call(
-            func=ast.Name(id="float"), args=[ast.Constant(value=str(value))], keywords=[]
-        ):
+        case ast.Call(ast.Name("float"), [ast.Constant(str(value))], []):
             return float(value)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+        case ast.Call(ast.Name(name), args, keywords):
             named = {k.arg: _evaluate(k.value) for k in keywords if k.arg is not None}
             return _construct(_find_set(name), [_evaluate(a) for a in args], named)
     raise ValueError(
