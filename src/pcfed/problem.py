@@ -140,8 +140,7 @@ class Problem:
                 "rename one, or leave names out."
             )
         self.m = len(self.agents)
-        self.n = first.n
-        self.shape = first.shape
+        self.n, self.shape = first.n, first.shape
 
     def __repr__(self) -> str:
         return f"Problem({self.m} agents, {self.n} parameters)"
