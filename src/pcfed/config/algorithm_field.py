@@ -30,7 +30,7 @@ from pcfed.algorithms.registry import (
     parameters,
     to_mapping,
 )
-from pcfed.config.fields import FileModel, KeyErrors
+from pcfed.config.fields import FileModel, KeyErrors, invalid
 from pcfed.config.json_schema import Schema, schema_of
 from pcfed.config.validation_errors import explain, suggest
 from pcfed.errors import short_repr
@@ -68,8 +68,7 @@ def _schedule_type(algorithm: type[Algorithm], name: str) -> Any:
             number = float("nan")
         if not (0 < number < float("inf") or (number == 0 and name != "step")):
             advice = suggest(value, keywords, "give one such as 0.1.")
-            text = f"must be {rule}, got {short_repr(value)}; {advice}"
-            raise KeyErrors(("", text))
+            raise invalid(f"must be {rule}, got {short_repr(value)}; {advice}")
         return number + 0.0
 
     schema = {"$comment": rule, "anyOf": [{"type": "number", **bound}, {"enum": [*keywords]}]}
@@ -117,17 +116,15 @@ def parse_algorithm(table: Any) -> Algorithm:
     if isinstance(table, Algorithm):
         return table
     if not isinstance(table, Mapping):
-        raise KeyErrors(
-            ("", f"must be a table, got {short_repr(table)}; write it as [algorithm] and keys.")
+        raise invalid(
+            f"must be a table, got {short_repr(table)}; write it as [algorithm] and keys."
         )
     name = table.get("name", DEFAULT_ALGORITHM)
     if not isinstance(name, str) or name not in algorithm_names():
-        raise KeyErrors(
-            (
-                "name",
-                f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; "
-                f"{suggest(name, algorithm_names(), 'choose one of them.')}",
-            )
+        raise invalid(
+            f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; "
+            f"{suggest(name, algorithm_names(), 'choose one of them.')}",
+            key="name",
         )
     algorithm = find_algorithm(name)
     model = _table_model(algorithm)

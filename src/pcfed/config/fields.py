@@ -7,8 +7,8 @@ which error messages and the reference show; without it, the rule is derived fro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,7 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
+    model_validator,
 )
 
 from pcfed.config.constraints import format_constraint, parse_constraint
@@ -28,19 +29,22 @@ MAX_INTEGER = 2**63 - 1
 """The largest integer of TOML."""
 
 
+WrongKey = tuple[str, str]
+"""A key, relative to what is checked, and the rest of the sentence on it: ``("target", "is missing;
+name the column to predict.")``. The empty key is what is checked itself."""
+
+
 class KeyErrors(ValueError):
-    """What is wrong with some keys of a table, for checks that pydantic does not have.
+    """What is wrong with some keys of a table, for checks that pydantic does not have."""
 
-    Parameters
-    ----------
-    *errors : tuple of str and str
-        The key, relative to what is checked, and the rest of the sentence: ``("target", "is
-        missing; name the column to predict.")``. The empty key is what is checked itself.
-    """
-
-    def __init__(self, *errors: tuple[str, str]) -> None:
+    def __init__(self, *errors: WrongKey) -> None:
         super().__init__(" ".join(text for _, text in errors))
         self.errors = errors
+
+
+def invalid(text: str, key: str = "") -> KeyErrors:
+    """Return the error for one key; without a key, for the value that is checked itself."""
+    return KeyErrors((key, text))
 
 
 class FileModel(BaseModel):
@@ -52,7 +56,18 @@ class FileModel(BaseModel):
         strict=True,
         allow_inf_nan=False,
         arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if errors := tuple(self._errors()):
+            raise KeyErrors(*errors)
+        return self
+
+    def _errors(self) -> Iterable[WrongKey]:
+        """Yield what is wrong with keys that are valid one by one."""
+        return ()
 
 
 def _without_sign(value: float) -> float:
@@ -67,7 +82,6 @@ NonNegativeNumber = Annotated[float, Field(ge=0), AfterValidator(_without_sign)]
 Fraction = Annotated[float, Field(ge=0, lt=1), AfterValidator(_without_sign)]
 Text = Annotated[str, Field(pattern=r"\S")]
 
-
 PORTION = "a float in (0, 1] or an integer ≥ 1"
 
 
@@ -77,12 +91,9 @@ def _parse_portion(value: Any) -> float | int:
         return value
     if type(value) is int and 1 <= value <= MAX_INTEGER:
         return value
-    raise KeyErrors(
-        (
-            "",
-            f"must be {PORTION}, got {short_repr(value)}; give 1.0 for all, 0.1 for a tenth or 32 "
-            "for 32.",
-        )
+    raise invalid(
+        f"must be {PORTION}, got {short_repr(value)}; give 1.0 for all, 0.1 for a tenth or 32 for "
+        "32."
     )
 
 
@@ -105,13 +116,13 @@ def parse_names(value: Any) -> tuple[str, ...]:
     """Return a list of one or more different names as a tuple."""
     is_list = isinstance(value, (list, tuple)) and len(value) > 0
     if not is_list or not all(isinstance(name, str) for name in value):
-        raise KeyErrors(
-            ("", f'must be a list of names, got {short_repr(value)}; give one such as ["a", "b"].')
+        raise invalid(
+            f'must be a list of names, got {short_repr(value)}; give one such as ["a", "b"].'
         )
     name, times = Counter(value).most_common(1)[0]
     if times > 1:
-        raise KeyErrors(
-            ("", f"must be different names, got {short_repr(name)} {times} times; give it once.")
+        raise invalid(
+            f"must be different names, got {short_repr(name)} {times} times; give it once."
         )
     return tuple(value)
 
@@ -155,7 +166,7 @@ CONSTRAINT = 'a convex set such as {l1 = 5} or "l1(5)"'
 def _parse_constraint(value: Any) -> ConvexSet:
     """Return a set; constructors may raise errors of many types for values of the wrong type."""
     if not isinstance(value, (str, Mapping, ConvexSet)):
-        raise KeyErrors(("", f"must be {CONSTRAINT}, got {short_repr(value)}; give a set."))
+        raise invalid(f"must be {CONSTRAINT}, got {short_repr(value)}; give a set.")
     try:
         return parse_constraint(value)
     except (ArithmeticError, AttributeError, LookupError, TypeError, RecursionError) as error:

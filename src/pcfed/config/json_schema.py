@@ -21,9 +21,6 @@ Schema = dict[str, Any]
 FileKind = Literal["train", "server", "agent"]
 """A file: train.toml, server.toml or agent.toml."""
 
-INTERNAL = ("title", "in_digest")
-"""What pydantic or `pcfed.config.train_file` add to schemas and editors do not need."""
-
 
 class _TomlSchema(GenerateJsonSchema):
     """TOML has no null, and the defaults of a table are those of its keys."""
@@ -54,10 +51,12 @@ def _inlined(schema: Any, definitions: Mapping[str, Schema]) -> Any:
     if "$ref" in schema:
         target = definitions[schema["$ref"].rpartition("/")[2]]
         schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+    if isinstance(text := schema.get("description"), str):
+        schema["description"] = " ".join(text.split())  # without the line breaks of the source
     return {
         key: _inlined(value, definitions)
         for key, value in schema.items()
-        if isinstance(value, dict) or key not in INTERNAL
+        if isinstance(value, dict) or key != "title"
     }
 
 

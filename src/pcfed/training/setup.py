@@ -17,7 +17,7 @@ from pcfed.config.train_file import AgentSettings, Config
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, error_context, join_names, one_line, short_repr
 from pcfed.losses import Loss
-from pcfed.losses.kinds import TORCH, Label
+from pcfed.losses.kinds import TORCH, Label, LinearKind
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, random_stream, resolve_batch_size
 from pcfed.sets import ConvexSet
@@ -314,10 +314,19 @@ def _build_agent(
     if scaling is not None:
         X = scaling.transform(X)
 
+    model = config.model
+
     def loss_on(rows: NDArray[np.intp]) -> Loss:
-        if module is not None:
-            return TORCH.build_loss(module, X[rows], y[rows], config.model.task)
-        return config.model.build_loss(X[rows], y[rows], labels, config.data.dtype)
+        if not isinstance(model.kind, LinearKind):
+            return TORCH.build_loss(module, X[rows], y[rows], model.task)
+        return model.kind.build_loss(
+            X[rows],
+            y[rows],
+            labels,
+            intercept=model.intercept,
+            l2=model.l2,
+            dtype=config.data.dtype,
+        )
 
     constraint = constraint_for_module(settings.constraint, module)
     loss = loss_on(data.train)
