@@ -163,15 +163,9 @@ def _table_schema(*, keywords: bool) -> Schema:
 
 @dataclass(frozen=True)
 class AlgorithmSchema:
-    """The schema of the table, made when it is needed, with all algorithms registered by then.
+    """The schema of the table, made when it is needed, with all algorithms registered by then."""
 
-    Attributes
-    ----------
-    keywords : bool
-        Whether steps and penalties may be keywords such as "auto".
-    """
-
-    keywords: bool = True
+    keywords: bool = True  # whether steps and penalties may be keywords such as "auto"
 
     def __get_pydantic_json_schema__(
         self, core_schema: Any, handler: GetJsonSchemaHandler

@@ -15,11 +15,6 @@ class LayerSets(ConvexSet):
 
     The positions of the parameters are known only when the module has been loaded; then
     `pcfed.sets.Blocks.for_module` makes a set of flat vectors of it.
-
-    Attributes
-    ----------
-    sets : mapping from str to ConvexSet
-        The set of each parameter, by the parameter's name.
     """
 
     sets: Mapping[str, ConvexSet]
@@ -40,12 +35,6 @@ class LayerSets(ConvexSet):
 
 def parse_constraint(spec: object) -> ConvexSet:
     """Return the set that a value in a file describes.
-
-    Parameters
-    ----------
-    spec : object
-        What `pcfed.sets.parse_set` accepts, or ``{"blocks": {name: set}}`` with the names of a
-        module's parameters.
 
     Examples
     --------

@@ -24,6 +24,7 @@ from pcfed.config.fields import (
     MAX_INTEGER,
     NAMES_SCHEMA,
     AgentName,
+    AnyLinearKind,
     Constraint,
     Count,
     CountOrZero,
@@ -36,11 +37,11 @@ from pcfed.config.fields import (
     Text,
     WrongKey,
     check_agent_name,
+    describe_kinds,
     invalid,
     parse_names,
 )
 from pcfed.config.imports import import_modules
-from pcfed.config.kind_field import AnyLinearKind, describe_kinds
 from pcfed.config.train_file import Dtype
 from pcfed.config.validation_errors import read_toml, suggest, validate_file
 from pcfed.errors import short_repr
@@ -286,14 +287,7 @@ class _Imports(FileModel):
 
 
 def read_server_file(path: Path) -> ServerFile:
-    """Read server.toml.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read or is not TOML; a `ConfigError` with one sentence per error if keys or
-        values in it are not valid.
-    """
+    """Read server.toml, or raise a `ConfigError` with one sentence per error."""
     table = read_toml(path)
     # Before the rest is checked, because the algorithm may be one that these modules register.
     import_modules(validate_file(_Imports, table, path).imports, path)
@@ -301,5 +295,5 @@ def read_server_file(path: Path) -> ServerFile:
 
 
 def read_agent_file(path: Path) -> AgentFile:
-    """Read agent.toml; it raises the same errors as `read_server_file`."""
+    """Read agent.toml; errors are those of `read_server_file`."""
     return validate_file(AgentFile, read_toml(path), path)

@@ -20,9 +20,11 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from pcfed.config.constraints import format_constraint, parse_constraint
 from pcfed.errors import short_repr
+from pcfed.losses.kinds import LINEAR_KINDS, MODEL_KINDS, LinearKind, ModelKind
 from pcfed.sets import ConvexSet
 
 MAX_INTEGER = 2**63 - 1
@@ -142,13 +144,7 @@ Names = Annotated[
 
 
 def check_agent_name(name: str) -> str:
-    """Return an agent's name if it can be shown in messages and tables.
-
-    Raises
-    ------
-    ValueError
-        If it is empty, longer than 80 characters, has spaces around it or is not printable.
-    """
+    """Return an agent's name if it can be shown in messages and tables."""
     if not (0 < len(name) <= 80 and name.isprintable() and name == name.strip()):
         raise ValueError(
             "the name of an agent must be 1 to 80 printable characters without spaces "
@@ -186,4 +182,38 @@ Constraint = Annotated[
             ],
         }
     ),
+]
+
+
+def _parse_kind(value: Any) -> ModelKind:
+    """Return the kind of model that a name stands for."""
+    name = value.name if isinstance(value, ModelKind) else value
+    if not isinstance(name, str) or name not in MODEL_KINDS:
+        raise PydanticCustomError("model_kind", "unknown kind")  # the schema has the sentence
+    return MODEL_KINDS[name]
+
+
+def _parse_linear_kind(value: Any) -> LinearKind:
+    kind = _parse_kind(value)
+    if not isinstance(kind, LinearKind):
+        raise PydanticCustomError("model_kind", "not a linear kind")
+    return kind
+
+
+def describe_kinds(kinds: Mapping[str, ModelKind]) -> str:
+    """Return names and purposes: "softmax for labels, logistic for two labels"."""
+    return ", ".join(f"{kind.name} for {kind.purpose}" for kind in kinds.values())
+
+
+AnyKind = Annotated[
+    ModelKind,
+    PlainValidator(_parse_kind),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "enum": [*MODEL_KINDS]}),
+]
+AnyLinearKind = Annotated[
+    LinearKind,
+    PlainValidator(_parse_linear_kind),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "enum": [*LINEAR_KINDS]}),
 ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -15,7 +14,6 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from pcfed.config.fields import MAX_INTEGER
-from pcfed.storage.atomic import write_atomically
 
 Schema = dict[str, Any]
 FileKind = Literal["train", "server", "agent"]
@@ -65,12 +63,9 @@ def file_model(kind: FileKind) -> type[BaseModel]:
     from pcfed.config.federation_files import AgentFile, ServerFile
     from pcfed.config.train_file import TrainFile
 
-    models: dict[str, type[BaseModel]] = {
-        "train": TrainFile,
-        "server": ServerFile,
-        "agent": AgentFile,
-    }
-    return models[kind]
+    models: dict[str, Any] = {"train": TrainFile, "server": ServerFile, "agent": AgentFile}
+    model: type[BaseModel] = models[kind]
+    return model
 
 
 def schema_text(kind: FileKind) -> str:
@@ -81,19 +76,6 @@ def schema_text(kind: FileKind) -> str:
         **schema_of(file_model(kind)),
     }
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
-
-
-def write_schema(kind: FileKind, path: Path) -> None:
-    """Write the JSON schema of a file, to which ``#:schema ./NAME`` in its first line refers.
-
-    Parameters
-    ----------
-    kind : {"train", "server", "agent"}
-        The file.
-    path : Path
-        Where to write the schema, such as ``train.schema.json`` beside ``train.toml``.
-    """
-    write_atomically(path, schema_text(kind).encode())
 
 
 def rule_of(schema: Schema) -> str:

@@ -9,13 +9,7 @@ from pcfed.config.json_schema import Schema, file_model, rule_of, schema_of, tom
 
 
 def keys_markdown(file: Literal["train", "server", "agent"]) -> str:
-    """Return a table of the keys of a file for each of its tables: type, default and meaning.
-
-    Parameters
-    ----------
-    file : {"train", "server", "agent"}
-        The file: train.toml, server.toml or agent.toml.
-    """
+    """Return a table of the keys of a file for each of its tables: type, default and meaning."""
     schema = schema_of(file_model(file))
     sections = [_section(name, table) for name, table in _tables(schema, "")]
     return "\n".join(sections)

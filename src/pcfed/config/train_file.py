@@ -22,6 +22,7 @@ from pcfed.config.algorithm_field import AlgorithmField, parse_algorithm
 from pcfed.config.constraints import format_constraint
 from pcfed.config.fields import (
     AgentName,
+    AnyKind,
     Constraint,
     Count,
     CountOrZero,
@@ -33,8 +34,8 @@ from pcfed.config.fields import (
     PositiveNumber,
     Text,
     WrongKey,
+    describe_kinds,
 )
-from pcfed.config.kind_field import AnyKind, describe_kinds
 from pcfed.config.validation_errors import dotted, read_toml, validate_file
 from pcfed.errors import display_path, short_repr
 from pcfed.losses.kinds import MODEL_KINDS, TORCH, LinearKind, Output

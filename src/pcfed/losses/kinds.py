@@ -191,17 +191,7 @@ class LinearKind(ModelKind):
         l2: float,
         dtype: str,
     ) -> Loss:
-        """Return the loss on some rows.
-
-        Parameters
-        ----------
-        X, y : arrays
-            Features; numbers, or positions of labels.
-        labels : sequence of int or str, or None
-            All labels of a classification.
-        intercept, l2, dtype
-            As in `pcfed.losses.SoftmaxRegression`.
-        """
+        """Return the loss on some rows."""
         classes = {"classes": len(labels or ())} if self.has_row_per_label else {}
         options: dict[str, Any] = {"intercept": intercept, "l2": l2, "dtype": dtype, **classes}
         return self.loss(X, y, **options)
@@ -257,17 +247,7 @@ class ModuleKind(ModelKind):
         return self.outputs["mse" if labels is None else "cross-entropy"]
 
     def build_loss(self, module: Any, X: Float64Array, y: NDArray[Any], loss: str) -> Loss:
-        """Return the loss of a module on some rows.
-
-        Parameters
-        ----------
-        module : torch.nn.Module
-            The module.
-        X, y : arrays
-            Features; numbers, or positions of labels.
-        loss : str
-            One of ``outputs``.
-        """
+        """Return the loss of a module on some rows."""
         from pcfed.losses import TorchLoss  # the rest of this file does without PyTorch
 
         functional = importlib.import_module("torch.nn.functional")

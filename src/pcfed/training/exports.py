@@ -66,13 +66,7 @@ def state_dict(models: TrainedModels, agent: str) -> dict[str, Any]:
 
 
 def module_scores(models: TrainedModels, agent: str, X: Float64Array, module: Any) -> Float64Array:
-    """Return the outputs of a module with an agent's parameters, one row a row of X, in float64.
-
-    Raises
-    ------
-    ValueError
-        If there is no module, or another one than that of the training.
-    """
+    """Return the outputs of a module with an agent's parameters, one row a row of X, in float64."""
     if module is None:
         raise ValueError(
             f"predictions need the module of the training, {models.module}, got none; give it "
@@ -104,18 +98,6 @@ def to_sklearn(models: TrainedModels, agent: str) -> Any:
     """Return a fitted estimator of ``sklearn.linear_model`` with an agent's model.
 
     It takes arrays with the columns of the training in their order, or a data frame that has them.
-
-    Parameters
-    ----------
-    models : TrainedModels
-        The models.
-    agent : str
-        The agent whose model it is, or ``"average"``.
-
-    Raises
-    ------
-    ImportError
-        If scikit-learn is not installed.
     """
     try:
         linear_model = importlib.import_module("sklearn.linear_model")

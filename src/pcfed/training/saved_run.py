@@ -65,18 +65,7 @@ class SavedRun:
 
 
 def open_run(path: Path) -> SavedRun:
-    """Read a run directory.
-
-    Parameters
-    ----------
-    path : Path
-        The run directory.
-
-    Raises
-    ------
-    ValueError
-        If it is something else, or damaged.
-    """
+    """Read a run directory."""
     metadata = _load_metadata(path)
     outcome, models, history = (
         path / name for name in ("outcome.json", "models.npz", "history.jsonl")
@@ -95,13 +84,7 @@ def open_run(path: Path) -> SavedRun:
 
 
 def open_models(path: Path) -> TrainedModels:
-    """Return the models of a training, from its run directory or from the file ``models.npz``.
-
-    Raises
-    ------
-    ValueError
-        If there are none.
-    """
+    """Return the models of a training, from its run directory or from the file ``models.npz``."""
     if path.is_file():
         return TrainedModels.load(path)
     _load_metadata(path)  # refuses another directory
@@ -114,17 +97,9 @@ def open_models(path: Path) -> TrainedModels:
 
 
 def open_module(path: Path, folder: Path) -> Any:
-    """Return the PyTorch module of a training, which runs its file.
-
-    Parameters
-    ----------
-    path : Path
-        The run directory.
-    folder : Path
-        The folder of the file that ``model.module`` names.
-    """
+    """Return the PyTorch module of a run directory; its file in a folder is run."""
     config = read_config(dict(_load_metadata(path).config), folder / "config.json")
-    return load_module(config, allow_import=True)
+    return load_module(config, allow_import=True)[0]
 
 
 def _load_metadata(path: Path) -> RunMetadata:

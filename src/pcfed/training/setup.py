@@ -21,11 +21,7 @@ from pcfed.losses.kinds import TORCH, Label, LinearKind
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, random_stream, resolve_batch_size
 from pcfed.sets import ConvexSet
-from pcfed.training.modules import (
-    constraint_for_module,
-    import_module_file,
-    initial_parameters,
-)
+from pcfed.training.modules import constraint_for_module, initial_parameters, load_module
 from pcfed.training.standardize import Scaling
 from pcfed.training.step_search import with_trial_step
 from pcfed.training.targets import read_targets
@@ -140,7 +136,7 @@ def build_setup(config: Config, *, allow_import: bool = False) -> TrainingSetup:
 def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     where, module, digests = config.where, None, {}
     if config.model.is_torch:
-        module, digests[str(config.model.file)] = import_module_file(config, allow_import)
+        module, digests[str(config.model.file)] = load_module(config, allow_import=allow_import)
     roster = list(_read_agents(config, digests))
     _check_num_rows(where, roster)
     names = [settings.name for settings, _ in roster]

@@ -39,25 +39,16 @@ def with_trial_step(algorithm: Algorithm, problem: Problem, num_halvings: int = 
     """
     if not needs_step_search(algorithm, problem):
         return algorithm
-    averages_models = isinstance(algorithm, PCFedAvg)
-    curvature = 1 / problem.m + problem.sigma / 2 if averages_models else 1.0
+    is_averaged = isinstance(algorithm, PCFedAvg)
+    curvature = 1 / problem.m + problem.sigma / 2 if is_averaged else 1.0
     return replace(algorithm, step=STEP_FACTOR / curvature / 2**num_halvings)
 
 
 def local_algorithm(problem: Problem, algorithm: Algorithm, num_halvings: int) -> Local:
     r"""Return the algorithm with which every agent trains alone, with the penalty $\rho = L_f$.
 
-    Its parameters do not depend on the number of rounds, so that the comparison can be resumed
-    with more of them.
-
-    Parameters
-    ----------
-    problem : Problem
-        The agents.
-    algorithm : Algorithm
-        The algorithm of the training, whose step is used where no smoothness is known.
-    num_halvings : int
-        How often that step was halved.
+    Where no smoothness is known, its step is that of the training. Its parameters do not depend on
+    the number of rounds, so that the comparison can be resumed with more of them.
     """
     if 0 < problem.L_f < math.inf:
         return Local("auto", problem.L_f)
@@ -80,15 +71,7 @@ class LossAbove:
 
 @dataclass(frozen=True)
 class StepsFile(SavedJson):
-    """The contents of ``steps.json``.
-
-    Attributes
-    ----------
-    halvings : int
-        How often the step was halved.
-    begun : bool
-        Whether the files of the training with the larger step have been removed.
-    """
+    """The contents of ``steps.json``."""
 
     file_kind: ClassVar[str] = "count of step halvings"
     format: ClassVar[int] = 1
@@ -97,7 +80,7 @@ class StepsFile(SavedJson):
     advice: ClassVar[str] = "train into another folder with --out."
 
     halvings: int
-    begun: bool
+    begun: bool  # whether the files of the training with the larger step have been removed
 
     def _to_json(self) -> Metadata:
         return asdict(self)
@@ -111,14 +94,9 @@ class StepsFile(SavedJson):
 
 
 class StepHalvings:
-    """The number of halvings of the step, kept in a file.
+    """The number of halvings of the step, kept in a file that exists only after the first one.
 
-    Parameters
-    ----------
-    path : Path
-        The file, which exists only after the first halving.
-    run_files : tuple of Path
-        Files of the training, which are removed when it restarts with another step.
+    The files of the training, ``run_files``, are removed when it restarts with another step.
     """
 
     def __init__(self, path: Path, run_files: tuple[Path, ...]) -> None:

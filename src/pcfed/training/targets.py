@@ -40,22 +40,7 @@ class Targets:
 def read_targets(
     where: str, model: Model, tables: Sequence[Table], targets: Sequence[str], names: Sequence[str]
 ) -> Targets:
-    """Return the targets of all agents for a model.
-
-    Parameters
-    ----------
-    where : str
-        The name of train.toml in messages.
-    model : Model
-        The model, which predicts labels or numbers.
-    tables, targets, names : sequences
-        Every agent's table, the column to predict in it, and its name.
-
-    Raises
-    ------
-    ValueError
-        If a column is missing or does not suit the model.
-    """
+    """Return the targets of all agents for a model."""
     pairs = list(zip(tables, targets, strict=True))
     if not model.output.is_classification:
         numbers = [table.numbers(target) for table, target in pairs]

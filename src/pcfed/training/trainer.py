@@ -18,8 +18,8 @@ from pcfed.sets import ProjectionError
 from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
 from pcfed.training.directory import RunDirectory
-from pcfed.training.evaluate import evaluate_training
 from pcfed.training.modules import user_code_errors
+from pcfed.training.outcome import evaluate_training
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.step_search import (
     DIVERGENCE_FACTOR,
