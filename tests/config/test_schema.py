@@ -8,8 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from pcfed.config.json_schema import file_model, schema_of, schema_text
-from pcfed.config.reference import keys_markdown
+from pcfed.config.json_schema import file_model, keys_markdown, schema_of, schema_text
 
 KINDS = ("train", "server", "agent")
 TYPES = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list}

@@ -95,11 +95,8 @@ def _table_model(algorithm: type[Algorithm]) -> type[FileModel]:
         else:  # the constructor checks what is not a simple type
             kind = simple.get(each.type, Any)
         text = HELP.get(each.name, f"A parameter of {algorithm.__name__}.")
-        default = _default(algorithm, each)
-        keys[each.name] = (
-            kind,
-            Field(default=default, description=text, examples=EXAMPLES.get(kind)),
-        )
+        options: dict[str, Any] = {"description": text, "examples": EXAMPLES.get(kind)}
+        keys[each.name] = kind, Field(default=_default(algorithm, each), **options)
     return create_model("AlgorithmTable", __base__=FileModel, **keys)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -75,24 +74,8 @@ Roster = Annotated[
 ]
 
 
-def _check_numbers(algorithm: Algorithm) -> Algorithm:
-    """Refuse keywords such as "auto", which are replaced by numbers that depend on the data."""
-    errors = [
-        (
-            name,
-            f"must be a number, got {value!r}: the server does not see the data that it would be "
-            "computed from; give one such as 0.1.",
-        )
-        for name in ("step", "penalty")
-        if isinstance(value := getattr(algorithm, name), str)
-    ]
-    if errors:
-        raise KeyErrors(*errors)
-    return algorithm
-
-
 def _parse_algorithm(table: Any) -> Algorithm:
-    """Return the algorithm of the table; point to ``imports`` where it is not known."""
+    """Return an algorithm without keywords such as "auto", whose numbers depend on the data."""
     name = table.get("name") if isinstance(table, Mapping) else None
     if isinstance(name, str) and name not in algorithm_names():
         advice = suggest(name, algorithm_names(), "choose one of them,")
@@ -101,21 +84,31 @@ def _parse_algorithm(table: Any) -> Algorithm:
             "name the module that registers it in imports.",
             key="name",
         )
-    return parse_algorithm(table)
+    algorithm = parse_algorithm(table)
+    errors = [
+        (
+            key,
+            f"must be a number, got {value!r}: the server does not see the data that it would be "
+            "computed from; give one such as 0.1.",
+        )
+        for key in ("step", "penalty")
+        if isinstance(value := getattr(algorithm, key), str)
+    ]
+    if errors:
+        raise KeyErrors(*errors)
+    return algorithm
 
 
 NumericAlgorithm = Annotated[
     Algorithm,
     PlainValidator(_parse_algorithm),
-    AfterValidator(_check_numbers),
     PlainSerializer(to_mapping),
     AlgorithmSchema(keywords=False),
 ]
 
 
 def _parse_modules(value: Any) -> tuple[str, ...]:
-    names = () if value in ([], ()) else parse_names(value)
-    for name in names:
+    for name in (names := parse_names(value, min_names=0)):
         if not all(part.isidentifier() for part in name.split(".")):
             raise invalid(
                 f'must be names of modules, got {short_repr(name)}; write "my_algorithms".'
@@ -228,8 +221,7 @@ class ServerFile(FileModel):
 
 
 def _parse_report(value: Any) -> tuple[str, ...]:
-    names = () if value in ([], ()) else parse_names(value)
-    for name in names:
+    for name in (names := parse_names(value, min_names=0)):
         if name not in METRICS:
             raise invalid(
                 f"must be some of {', '.join(METRICS)}, got {short_repr(name)}; "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -22,10 +23,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from pcfed.config.constraints import format_constraint, parse_constraint
+from pcfed.arrays import Array
 from pcfed.errors import short_repr
 from pcfed.losses.kinds import LINEAR_KINDS, MODEL_KINDS, LinearKind, ModelKind
-from pcfed.sets import ConvexSet
+from pcfed.sets import ConvexSet, WarmStart, parse_set
 
 MAX_INTEGER = 2**63 - 1
 """The largest integer of TOML."""
@@ -114,18 +115,18 @@ Portion = Annotated[
 ]
 
 
-def parse_names(value: Any) -> tuple[str, ...]:
-    """Return a list of one or more different names as a tuple."""
-    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+def parse_names(value: Any, min_names: int = 1) -> tuple[str, ...]:
+    """Return a list of different names as a tuple."""
+    is_list = isinstance(value, (list, tuple)) and len(value) >= min_names
     if not is_list or not all(isinstance(name, str) for name in value):
         raise invalid(
             f'must be a list of names, got {short_repr(value)}; give one such as ["a", "b"].'
         )
-    name, times = Counter(value).most_common(1)[0]
-    if times > 1:
-        raise invalid(
-            f"must be different names, got {short_repr(name)} {times} times; give it once."
-        )
+    for name, times in Counter(value).most_common(1):
+        if times > 1:
+            raise invalid(
+                f"must be different names, got {short_repr(name)} {times} times; give it once."
+            )
     return tuple(value)
 
 
@@ -156,17 +157,52 @@ def check_agent_name(name: str) -> str:
 AgentName = Annotated[str, AfterValidator(check_agent_name)]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerSets(ConvexSet):
+    """One set per named parameter of a module: ``{blocks = {"conv1.weight" = "l1(5)"}}``.
+
+    The positions of the parameters are known only when the module has been loaded; then
+    `pcfed.sets.Blocks.for_module` makes a set of flat vectors of it.
+    """
+
+    sets: Mapping[str, ConvexSet]
+
+    def _check_length(self, where: str, n: int) -> None:
+        raise self._needs_module()
+
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
+        raise self._needs_module()
+
+    def _needs_module(self) -> ValueError:
+        """Return the error for models that are not PyTorch modules."""
+        return ValueError(
+            f'blocks by names such as {next(iter(self.sets))!r} need model.kind = "torch"; for '
+            'other models give slices such as "0:10".'
+        )
+
+
 CONSTRAINT = 'a convex set such as {l1 = 5} or "l1(5)"'
 
 
 def _parse_constraint(value: Any) -> ConvexSet:
-    """Return a set; constructors may raise errors of many types for values of the wrong type."""
+    """Return what `pcfed.sets.parse_set` reads, or one set per parameter of a module."""
     if not isinstance(value, (str, Mapping, ConvexSet)):
         raise invalid(f"must be {CONSTRAINT}, got {short_repr(value)}; give a set.")
+    blocks = value.get("blocks") if isinstance(value, Mapping) and len(value) == 1 else None
     try:
-        return parse_constraint(value)
+        if not isinstance(blocks, Mapping) or not blocks or any(":" in str(key) for key in blocks):
+            return parse_set(value)
+        return LayerSets({str(name): parse_set(each) for name, each in blocks.items()})
+    # Constructors raise errors of many types for values of the wrong type.
     except (ArithmeticError, AttributeError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"its form is not valid ({type(error).__name__}: {error}).") from None
+
+
+def format_constraint(constraint: ConvexSet) -> str | dict[str, dict[str, str]]:
+    """Return a set as a value that a file may have."""
+    if isinstance(constraint, LayerSets):
+        return {"blocks": {name: str(each) for name, each in constraint.sets.items()}}
+    return str(constraint)
 
 
 Constraint = Annotated[

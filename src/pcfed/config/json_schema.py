@@ -1,12 +1,12 @@
 """The JSON schemas of the files, with which editors complete and check TOML files.
 
-The schema of a key also states the rule that error messages and the reference show.
+The schema of a key also states the rule that error messages and the reference of all keys show.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -102,18 +102,14 @@ def rule_of(schema: Schema) -> str:
 
 def _bounds(schema: Schema) -> str:
     """Return the limits of a number, if there are any."""
-    lower, above = schema.get("minimum"), schema.get("exclusiveMinimum")
-    upper, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    lower, below = schema.get("minimum"), schema.get("exclusiveMaximum")
     if below is not None and lower is not None:
         return f" in [{lower:g}, {below:g})"
-    texts = []
-    if lower is not None:
-        texts.append(f"≥ {lower:g}")
-    if above is not None:
-        texts.append(f"> {above:g}")
-    if upper is not None and upper != MAX_INTEGER:
-        texts.append(f"≤ {upper:g}")
-    return "".join(f" {text}" for text in texts)
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
+    limits = [(sign, schema.get(key)) for key, sign in signs.items()]
+    return "".join(
+        f" {sign} {limit:g}" for sign, limit in limits if limit not in (None, MAX_INTEGER)
+    )
 
 
 def toml_value(value: object) -> str:
@@ -125,3 +121,48 @@ def toml_value(value: object) -> str:
     '["a", 1, true]'
     """
     return json.dumps(value, ensure_ascii=False)
+
+
+# -- the reference of all keys, as Markdown -------------------------------------------------------
+
+
+def keys_markdown(file: FileKind) -> str:
+    """Return a table of the keys of a file for each of its tables: type, default and meaning."""
+    schema = schema_of(file_model(file))
+    sections = [_section(name, table) for name, table in _tables(schema, "")]
+    return "\n".join(sections)
+
+
+def _tables(schema: Schema, name: str) -> Iterator[tuple[str, Schema]]:
+    """Yield the tables of a file with their names; the keys outside of all tables come first."""
+    keys = schema.get("properties", {})
+    plain = {key: value for key, value in keys.items() if not _is_table(value)}
+    if plain:
+        yield name, {**schema, "properties": plain}
+    for key, value in keys.items():
+        if _is_table(value):
+            inner = f"{name}.{key}" if name else key
+            yield from _tables(value, inner)
+            if isinstance(each := value.get("additionalProperties"), dict):
+                yield from _tables({**each, "description": value["description"]}, f"{inner}.NAME")
+
+
+def _is_table(schema: Schema) -> bool:
+    return schema.get("type") == "object" and "$comment" not in schema
+
+
+def _section(name: str, schema: Schema) -> str:
+    """Return one table of keys as Markdown."""
+    lines = [f"### `[{name}]`", "", schema["description"], ""] if name else []
+    lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+    required = schema.get("required", ())
+    for key, value in schema["properties"].items():
+        default = "" if "default" not in value else f"`{toml_value(value['default'])}`"
+        cells = (
+            f"`{key}`",
+            rule_of(value),
+            "required" if key in required else default,
+            value["description"],
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*lines, ""])

@@ -19,7 +19,6 @@ from pydantic import Field, model_validator
 from pcfed.algorithms import Algorithm
 from pcfed.algorithms.registry import to_mapping
 from pcfed.config.algorithm_field import AlgorithmField, parse_algorithm
-from pcfed.config.constraints import format_constraint
 from pcfed.config.fields import (
     AgentName,
     AnyKind,
@@ -35,6 +34,7 @@ from pcfed.config.fields import (
     Text,
     WrongKey,
     describe_kinds,
+    format_constraint,
 )
 from pcfed.config.validation_errors import dotted, read_toml, validate_file
 from pcfed.errors import display_path, short_repr
@@ -300,12 +300,8 @@ class AgentSettings:
 
     def resolved(self) -> dict[str, Any]:
         """Return everything but the name, in the form of an agent's table."""
-        table = {
-            "file": self.file,
-            "target": self.target,
-            "constraint": format_constraint(self.constraint),
-            "coupling": self.coupling,
-        }
+        table = {**vars(self), "constraint": format_constraint(self.constraint)}
+        del table["name"]
         return _without_none(table)
 
 
@@ -373,12 +369,8 @@ class Config:
 
         They are the SHA-256 of ``resolved()`` in which every file is replaced by the SHA-256 of its
         bytes: the names of files do not matter, the names and order of agents do. Keys that change
-        no number of any round (``NOT_IN_DIGEST``) are left out.
-
-        Parameters
-        ----------
-        files : mapping from str to str
-            The SHA-256 of every file of the training, by its name in train.toml.
+        no number of any round (``NOT_IN_DIGEST``) are left out. ``files`` has the SHA-256 of every
+        file of the training, by its name in train.toml.
         """
         tables = self.resolved()
         for key in NOT_IN_DIGEST:
@@ -392,18 +384,13 @@ class Config:
 
 
 def load_config(path: str | Path) -> Config:
-    """Read train.toml.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
+    """Read train.toml, but not the data files that it names.
 
     Raises
     ------
     ValueError
         If it cannot be read or is not TOML; a `ConfigError` with one sentence per error if keys or
-        values in it are not valid. Data files are not read yet.
+        values in it are not valid.
 
     Examples
     --------
@@ -428,32 +415,14 @@ def load_config(path: str | Path) -> Config:
 
 
 def read_config(table: Mapping[str, object], path: Path) -> Config:
-    """Return the configuration that tables describe.
+    """Return the configuration that tables describe, as TOML or JSON has them.
 
-    Parameters
-    ----------
-    table : mapping
-        The tables, as TOML or JSON has them.
-    path : Path
-        The file that they are from, for messages and for the folder of the data.
-
-    Raises
-    ------
-    ConfigError
-        If something is not valid: one sentence per error.
+    They are from the file ``path``, whose folder has the data. Errors are those of `load_config`.
     """
     file = validate_file(TrainFile, table, path)
-    return Config(
-        path=path,
-        model=file.model,
-        data=file.data,
-        algorithm=file.algorithm,
-        training=file.training,
-        defaults=file.defaults,
-        agents=tuple(
-            _settings(name, agent, file.data, file.defaults) for name, agent in file.agents.items()
-        ),
-    )
+    tables = (file.model, file.data, file.algorithm, file.training, file.defaults)
+    agents = [_settings(name, each, file.data, file.defaults) for name, each in file.agents.items()]
+    return Config(path, *tables, tuple(agents))
 
 
 def _settings(name: str, agent: AgentTable, data: Data, defaults: Defaults) -> AgentSettings:

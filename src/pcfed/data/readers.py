@@ -93,7 +93,7 @@ def read_csv(where: str, content: bytes, text: Collection[str]) -> Contents:
         lines += ends
         entries = list(zip(*chunk, strict=True))
         for j in sorted(numeric):
-            numbers = _to_numbers(entries[j])
+            numbers = to_numbers(entries[j])
             if numbers is None:
                 numeric.remove(j)
                 del parts[j]
@@ -132,7 +132,7 @@ def _check_lengths(where: str, chunk: list[list[str]], ends: list[int], width: i
     )
 
 
-def _to_numbers(column: tuple[str, ...]) -> Column | None:
+def to_numbers(column: tuple[str, ...]) -> Column | None:
     """Return strings as numbers, or None if one of them is not a number."""
     try:
         numbers = np.fromiter(map(float, column), np.float64, len(column))

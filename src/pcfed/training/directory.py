@@ -99,9 +99,7 @@ class RunDirectory:
                 f"train: {self.path} must be a new directory or one of a training, and is neither; "
                 "give another one with --out."
             )
-        if not self.metadata.exists():
-            return
-        if RunMetadata.load(self.metadata).digest != self._digest:
+        if self.metadata.exists() and RunMetadata.load(self.metadata).digest != self._digest:
             raise ValueError(
                 f"train: {self.path} contains another training: the configuration or the data have "
                 "changed since; give another directory with --out, or change them back."

@@ -40,13 +40,6 @@ def export(models: TrainedModels, path: Path, to: str, agent: str | None = None)
         the attributes of a fitted estimator.
     agent : str, optional
         The agent whose model is written, or ``"average"``; by default all of them, by name.
-
-    Raises
-    ------
-    ValueError
-        If the format does not support the models.
-    ImportError
-        If PyTorch is needed and not installed.
     """
     if agent is not None:
         models.model(agent)  # refuses an unknown agent before a file is opened

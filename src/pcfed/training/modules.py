@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.config.constraints import LayerSets
+from pcfed.config.fields import LayerSets
 from pcfed.config.train_file import Config
 from pcfed.data.readers import read_bytes
 from pcfed.errors import did_you_mean, display_path, one_line

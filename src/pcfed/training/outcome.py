@@ -11,9 +11,8 @@ import numpy as np
 
 from pcfed.arrays import Array
 from pcfed.errors import short_repr
-from pcfed.guarantees import Certificate, certify
+from pcfed.guarantees import certify
 from pcfed.losses import Loss
-from pcfed.problem import Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation.result import Result
 from pcfed.storage.saved import Metadata, SavedJson, Upgrades
@@ -159,16 +158,23 @@ def evaluate_training(
     Budgets and distances are those of the feasible models in the units of the data; the objective
     and its gap are of the problem that was solved, in the coordinates of the training.
     """
-    certificate, reason = _certify(setup.problem, result)
+    objective = gap = relative_gap = None
+    try:
+        certificate = certify(setup.problem, result)
+    except (ProjectionError, ValueError) as error:
+        reason: str | None = str(error)
+    else:
+        objective, gap = _finite(certificate.objective), _finite(certificate.gap)
+        relative_gap, reason = _finite(certificate.relative_gap), certificate.reason
     return Outcome(
         status=result.status,
         rounds=result.state.round,
         score_name=trained.output.score_name,
         agents=tuple(_evaluate_agents(setup, result, trained, local)),
-        objective=None if certificate is None else _finite(certificate.objective),
-        gap=None if certificate is None else _finite(certificate.gap),
-        relative_gap=None if certificate is None else _finite(certificate.relative_gap),
-        reason=reason if certificate is None else certificate.reason,
+        objective=objective,
+        gap=gap,
+        relative_gap=relative_gap,
+        reason=reason,
         notes=notes,
     )
 
@@ -201,14 +207,6 @@ def _evaluate_agents(
             average_score=_score(agent.test, scored[-1], score_name),
             local_score=_score(agent.test, own, score_name),
         )
-
-
-def _certify(problem: Problem, result: Result) -> tuple[Certificate | None, str | None]:
-    """Return the certificate of the models, or why there is none."""
-    try:
-        return certify(problem, result), None
-    except (ProjectionError, ValueError) as error:
-        return None, str(error)
 
 
 def _score(held_out: Loss | None, x: Array | None, score_name: str) -> float | None:

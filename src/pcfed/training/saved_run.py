@@ -23,33 +23,15 @@ MAX_LOG_BYTES = 100_000
 
 @dataclass(frozen=True, eq=False)
 class SavedRun:
-    """The contents of a run directory.
-
-    Attributes
-    ----------
-    path : Path
-        The run directory.
-    config : Config
-        What is trained; its data are not read.
-    versions : mapping of str to str
-        The versions with which the training was started.
-    history : tuple of Record
-        The evaluated rounds.
-    outcome : Outcome or None
-        The summary, once the training is finished.
-    models : TrainedModels or None
-        The models, once the training is finished.
-    log : str
-        The end of the log.
-    """
+    """The contents of a run directory; there is no outcome until the training is finished."""
 
     path: Path
-    config: Config
-    versions: Mapping[str, str]
-    history: tuple[Record, ...]
+    config: Config  # without the data
+    versions: Mapping[str, str]  # with which the training was started
+    history: tuple[Record, ...]  # the evaluated rounds
     outcome: Outcome | None
     models: TrainedModels | None
-    log: str
+    log: str  # the end of the log
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ class _AgentData:
 
 
 def build_setup(config: Config, *, allow_import: bool = False) -> TrainingSetup:
-    r"""Read the data of a training and build its problem.
+    """Read the data of a training and build its problem.
 
     With ``data.agent`` the agents are that column's values, sorted (as numbers if all are
     integers), then the agents that have a file of their own; otherwise they are in the order of
@@ -103,25 +103,6 @@ def build_setup(config: Config, *, allow_import: bool = False) -> TrainingSetup:
     ------
     ValueError
         If a file cannot be read or does not fit: one sentence that names the file or the agent.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from pcfed.training import load_config
-    >>> home = tempfile.TemporaryDirectory()
-    >>> folder = Path(home.name)
-    >>> _ = (folder / "homes.csv").write_text(
-    ...     "home,area,load\nnorth,1,3\nnorth,2,5\nsouth,1,2\nsouth,4,6\n")
-    >>> _ = (folder / "train.toml").write_text('''
-    ... model.kind = "least-squares"
-    ... data = {file = "homes.csv", agent = "home", target = "load", held_out = 0}
-    ... agents.north.constraint = {l1 = 1}
-    ... ''')
-    >>> setup = build_setup(load_config(folder / "train.toml"))
-    >>> setup.problem, setup.problem.names, setup.columns
-    (Problem(2 agents, 1 parameters), ('north', 'south'), ('area',))
-    >>> home.cleanup()
     """
     try:
         return _build_setup(config, allow_import)
@@ -152,9 +133,8 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     warnings = [*found.warnings, *_constant_columns(where, columns, matrices), *_ones(config)]
     scaling = None
     if module is None:
-        computed = Scaling.fit(
-            [each.X[each.train] for each in data], intercept=config.model.intercept
-        )
+        rows = [each.X[each.train] for each in data]
+        computed = Scaling.fit(rows, intercept=config.model.intercept)
         if config.data.standardize:
             scaling = computed
         else:
@@ -245,9 +225,8 @@ def _sorted_names(names: Sequence[str] | dict[str, Any]) -> list[str]:
 def _split_rows(config: Config, i: int, rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return agent i's rows for training and for testing, both in the order of the file."""
     num_test = min(round(config.data.held_out * rows), rows - 1)
-    order = (
-        random_stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
-    )
+    stream = random_stream(config.training.seed, Purpose.HELD_OUT, i)
+    order = stream.permutation(rows).astype(np.intp)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
@@ -392,9 +371,8 @@ def _check_run(config: Config, problem: Problem) -> None:
         )
     pairs = zip(sizes, problem.names, strict=True)
     batches = tuple(resolve_batch_size(training.batch, size, agent=name) for size, name in pairs)
-    full = list(batches) == sizes
-    run_info = RunInfo(
-        training.rounds, training.local_steps, None if full else batches, noisy=not full
-    )
+    noisy = list(batches) != sizes
+    batch = batches if noisy else None
+    run_info = RunInfo(training.rounds, training.local_steps, batch, noisy=noisy)
     with error_context(f"{where}: algorithm"), np.errstate(all="ignore"):
         with_trial_step(config.algorithm, problem).resolved(problem, run_info)

@@ -16,7 +16,6 @@ from typing import ClassVar
 from pcfed.algorithms import Algorithm, Local, PCFedAvg
 from pcfed.algorithms.base import STEP_FACTOR
 from pcfed.problem import Problem
-from pcfed.simulation import Evaluation
 from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
 MAX_HALVINGS = 30
@@ -56,17 +55,6 @@ def local_algorithm(problem: Problem, algorithm: Algorithm, num_halvings: int) -
     number = step if isinstance(step, float) else 0.1
     number /= problem.m if isinstance(algorithm, PCFedAvg) else 1
     return Local(number, 0.3 / number)
-
-
-@dataclass(frozen=True)
-class LossAbove:
-    """Stop a run whose loss exceeds a limit: ``run(..., stop=LossAbove(23.0))``."""
-
-    limit: float
-
-    def __call__(self, evaluation: Evaluation) -> bool:
-        """Return whether the loss of an evaluated round is too large, or not a number."""
-        return not evaluation.record.loss <= self.limit
 
 
 @dataclass(frozen=True)
