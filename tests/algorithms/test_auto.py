@@ -38,7 +38,7 @@ def test_of_the_others():
         assert found.penalty == 10.0
         assert found.step * (problem.L_f + 10.0) == pytest.approx(0.6)
     mixed = PCFedAvg("theory", "auto", exact=True)
-    with pytest.raises(ValueError, match="take the same word for both"):
+    with pytest.raises(ValueError, match="use the same keyword for both"):
         mixed.resolved(problem, RunInfo(100, 10))
 
 
@@ -96,7 +96,7 @@ def test_losses_without_a_smoothness_need_a_number():
             return math.inf
 
     problem = Problem([Agent(Steep(np.eye(2), np.ones(2)), L1Ball(1.0), 0.1)])
-    with pytest.raises(ValueError, match="step must be a number where losses have no smoothness"):
+    with pytest.raises(ValueError, match="step must be a number for losses without a known smoothness"):
         run(problem, FedAvg("auto", 1.0), rounds=1)
 
 

@@ -235,7 +235,7 @@ DATA = {
             "north": "a,load\n0,1\n0,2\n",
             "south": "a,load\n0,1\n0,2\n",
         },
-        "algorithm: run: step must be a number where losses have no smoothness",
+        "algorithm: run: step must be a number for losses without a known smoothness",
     ),
     "column less": (
         north("area,load\n1,2\n1,2\n"),

@@ -89,6 +89,17 @@ class Plan:
         together = self._max_group > 1 and sum(small) > 1
         self.stack = Stack.build([agent.loss for agent in self._agents]) if together else None
 
+    @property
+    def arguments(self) -> dict[str, object]:
+        """The arguments by which checkpoints recognise a run."""
+        return {
+            "local_steps": self._local_steps,
+            "batch": self._batch,
+            "sampling": self._sampling,
+            "participation": self._participation,
+            "seed": self.seed,
+        }
+
     def steps(self, index: int) -> list[int]:
         """Return the number of local steps of every agent in the round with this index."""
         given = self._local_steps(index) if callable(self._local_steps) else self._local_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,11 +159,7 @@ def run(
     >>> np.abs(result.models).sum(axis=1).round(1)
     array([1.2, 5.1])
     """
-    count("run: rounds", rounds)
-    count("run: eval_every", eval_every)
-    count("run: workers", workers)
-    if output not in get_args(Output):
-        raise ValueError(f"run: output must be one of {get_args(Output)}, got {output!r}.")
+    _check_arguments(rounds, eval_every, workers, output)
     plan = Plan(
         problem,
         local_steps=local_steps,
@@ -176,21 +172,12 @@ def run(
     first = earlier.state.round if earlier else 0
     indices = range(first, first + rounds)
     algorithm = algorithm.resolved(problem, plan.run_info(indices))
-    arguments: dict[str, object] = {
-        "algorithm": algorithm,
-        "local_steps": local_steps,
-        "batch": batch,
-        "sampling": sampling,
-        "participation": participation,
-        "seed": seed,
-        "output": output if output == "last" else (output, rounds),
-        "journal": journal is not None,
-    }
     with ExitStack() as resources:
         engine = resources.enter_context(
             Engine(problem, algorithm, plan, workers, refusals.norm_limit)
         )
-        storage = _Storage(engine, arguments, checkpoint, journal, resources)
+        chosen = output if output == "last" else (output, rounds)
+        storage = _Storage(engine, chosen, checkpoint, journal, resources)
         saved = storage.saved
         state = saved.state if saved else _initial_state(problem, algorithm, x0, seed)
         recorder = RunRecorder(engine, state, saved or earlier)
@@ -215,6 +202,15 @@ def run(
         return runner.result(*iterate.models(runner.state))
 
 
+def _check_arguments(rounds: int, eval_every: int, workers: int, output: str) -> None:
+    """Raise a ValueError for arguments that no other class checks."""
+    count("run: rounds", rounds)
+    count("run: eval_every", eval_every)
+    count("run: workers", workers)
+    if output not in get_args(Output):
+        raise ValueError(f"run: output must be one of {get_args(Output)}, got {output!r}.")
+
+
 class _Storage:
     """The files of a run: its checkpoints and its journal, opened and locked.
 
@@ -230,7 +226,7 @@ class _Storage:
     def __init__(
         self,
         engine: Engine,
-        arguments: Mapping[str, object],
+        output: object,
         checkpoint: PathLike | Checkpointing | None,
         journal: PathLike | None,
         resources: ExitStack,
@@ -241,9 +237,12 @@ class _Storage:
         self.signals: PendingSignal | None = None
         self.every = 0
         if checkpoint is not None:
-            given = checkpoint
-            settings = given if isinstance(given, Checkpointing) else Checkpointing(given)
+            settings = checkpoint
+            if not isinstance(settings, Checkpointing):
+                settings = Checkpointing(settings)
             self.every = settings.every
+            arguments = {"algorithm": engine.algorithm, **engine.plan.arguments}
+            arguments |= {"output": output, "journal": journal is not None}
             identity = {name: _fingerprint(value) for name, value in arguments.items()}
             fresh = _fresh_state(engine.problem, engine.algorithm)
             files = CheckpointFiles(Path(settings.path), identity, probe_of(engine.problem), fresh)

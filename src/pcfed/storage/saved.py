@@ -86,8 +86,19 @@ class Saved(ABC):
             )
         return contents
 
+    @abstractmethod
+    def save(self, path: PathLike) -> None:
+        """Write everything to one file, atomically; an older file is replaced."""
+
     @classmethod
-    def _loaded(cls, path: PathLike) -> Self:
+    def load(cls, path: PathLike) -> Self:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, something else, or of another version.
+        """
         try:
             return cls._read(Path(path))
         except (LookupError, TypeError, AttributeError, RecursionError):
@@ -99,7 +110,7 @@ class Saved(ABC):
     @classmethod
     @abstractmethod
     def _read(cls, path: Path) -> Self:
-        """Read the file; errors may be anything that ``_loaded`` knows."""
+        """Read the file; may raise what ``load`` catches."""
 
 
 class SavedArchive(Saved):
@@ -119,31 +130,9 @@ class SavedArchive(Saved):
         """
 
     def save(self, path: PathLike) -> None:
-        """Write everything to one file (a NumPy archive, no pickle), atomically.
-
-        Parameters
-        ----------
-        path : path
-            The file to write; an older one is replaced.
-        """
+        """Write everything to one file (a NumPy archive, no pickle), atomically."""
         metadata, arrays = self._to_archive()
         save_arrays(Path(path), {"format": self.format, **metadata}, arrays)
-
-    @classmethod
-    def load(cls, path: PathLike) -> Self:
-        """Read what `save` wrote.
-
-        Parameters
-        ----------
-        path : path
-            The file to read.
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, something else, or of another version.
-        """
-        return cls._loaded(path)
 
     @classmethod
     def _read(cls, path: Path) -> Self:
@@ -172,31 +161,9 @@ class SavedJson(Saved):
         """Rebuild the object; may raise as `SavedArchive._from_archive` may."""
 
     def save(self, path: PathLike) -> None:
-        """Write the JSON file atomically.
-
-        Parameters
-        ----------
-        path : path
-            The file to write; an older one is replaced.
-        """
+        """Write the JSON file, atomically."""
         text = json.dumps({"format": self.format, **self._to_json()}, indent=1)
         write_atomically(Path(path), text.encode())
-
-    @classmethod
-    def load(cls, path: PathLike) -> Self:
-        """Read what `save` wrote.
-
-        Parameters
-        ----------
-        path : path
-            The file to read.
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, something else, or of another version.
-        """
-        return cls._loaded(path)
 
     @classmethod
     def _read(cls, path: Path) -> Self:
