@@ -27,19 +27,10 @@ class ExportFormat:
 
 
 def export(models: TrainedModels, path: Path, to: str, agent: str | None = None) -> None:
-    """Write models to a file for another program.
+    """Write the model of an agent, of ``"average"`` or by default all models, for another program.
 
-    Parameters
-    ----------
-    models : TrainedModels
-        The models.
-    path : Path
-        The file; an older one is replaced.
-    to : {"npz", "torch", "sklearn"}
-        The format: arrays by name; a file for ``torch.load(..., weights_only=True)``; JSON with
-        the attributes of a fitted estimator.
-    agent : str, optional
-        The agent whose model is written, or ``"average"``; by default all of them, by name.
+    The formats are ``"npz"`` (arrays by name), ``"torch"`` (a file for ``torch.load(...,
+    weights_only=True)``) and ``"sklearn"`` (JSON with the attributes of a fitted estimator).
     """
     if agent is not None:
         models.model(agent)  # refuses an unknown agent before a file is opened

@@ -38,8 +38,7 @@ def with_trial_step(algorithm: Algorithm, problem: Problem, num_halvings: int = 
     """
     if not needs_step_search(algorithm, problem):
         return algorithm
-    is_averaged = isinstance(algorithm, PCFedAvg)
-    curvature = 1 / problem.m + problem.sigma / 2 if is_averaged else 1.0
+    curvature = 1 / problem.m + problem.sigma / 2 if isinstance(algorithm, PCFedAvg) else 1.0
     return replace(algorithm, step=STEP_FACTOR / curvature / 2**num_halvings)
 
 
