@@ -6,7 +6,7 @@ import pytest
 
 from pcfed import FedAvg, FedProx, Local, PCFedAvg, Scaffold
 from pcfed.config.federation_files import read_agent_file, read_server_file
-from pcfed.federation.server_config import ServerConfig
+from pcfed.federation.server_state import ServerConfig
 
 SERVER = """training = "heating"
 roster = ["north", "south"]

@@ -15,13 +15,11 @@ import numpy as np
 
 from pcfed import Agent, Problem, run
 from pcfed.config.federation_files import read_agent_file, read_server_file
-from pcfed.federation.agent_data import build_agent
 from pcfed.federation.client import Client
+from pcfed.federation.client_app import build_agent
 from pcfed.federation.local_federation import FLOWER_NAME, Command, LocalFederation
 from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, training_directory
-from pcfed.federation.server_config import ServerConfig
-from pcfed.federation.server_result import ServerResult
-from pcfed.federation.server_state import ServerState
+from pcfed.federation.server_state import ServerConfig, ServerResult, ServerState
 from pcfed.federation.status_file import read_history
 from pcfed.storage.atomic import write_atomically
 

@@ -9,7 +9,7 @@ import pytest
 
 from pcfed import Agent, Problem, certify, run
 from pcfed.federation.server import MissingAgents
-from pcfed.federation.server_result import ServerResult
+from pcfed.federation.server_state import ServerResult
 from pcfed.sets import L1Ball, WholeSpace
 from tests.federation.in_process import NAMES, OPTIONS, federation, history, models
 from tests.federations import ALGORITHMS, classifiers

@@ -12,7 +12,7 @@ import pytest
 from pcfed.cli import federation
 from pcfed.federation.certification import FederatedCertificate
 from pcfed.federation.local_federation import LocalFederation
-from pcfed.federation.server_result import ServerResult
+from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status
 
 ENTRY = {"round": 0, "accepted": ["a", "b"], "refused": {}, "missing": [], "metrics": {}}

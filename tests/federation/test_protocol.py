@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pcfed import run
 from pcfed.federation import Client, Message, Server
-from pcfed.federation.client_state import ClientState
+from pcfed.federation.client import ClientState
 from pcfed.federation.paths import CHECKPOINT, HISTORY
 from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_state import ServerState

@@ -16,13 +16,12 @@ from pcfed.algorithms import registry
 from pcfed.cli.federation import status_lines
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation import transport
-from pcfed.federation.agent_data import build_agent
-from pcfed.federation.client_app import reply_to
+from pcfed.federation.client_app import build_agent, reply_to
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.protocol import Message
 from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_app import run_task
-from pcfed.federation.server_result import ServerResult
+from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status, read_history
 from pcfed.federation.transport import to_records
 from pcfed.storage.archive import load_arrays

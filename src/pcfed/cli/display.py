@@ -29,13 +29,6 @@ class Display(Progress):
     """A progress bar with the loss and the remaining time, and the agents' distances below it.
 
     If the output is not a terminal, only the messages of `notify` are printed.
-
-    Parameters
-    ----------
-    rounds : int
-        Largest number of rounds.
-    names : sequence of str
-        The agents.
     """
 
     def __init__(self, rounds: int, names: Sequence[str]) -> None:
@@ -76,11 +69,10 @@ def distance_table(names: Sequence[str], infeasibility: Sequence[float]) -> Tabl
     order = np.argsort(infeasibility, kind="stable")[::-1]
     show_all = len(names) <= MAX_AGENTS
     for i in sorted(order) if show_all else order[:MAX_AGENTS]:
-        distance = infeasibility[i]
-        if distance > FEASIBLE:
-            table.add_row("", escape(_shorten(names[i], 40)), f"{distance:.2g} outside its set")
-        elif show_all:
-            table.add_row("", escape(_shorten(names[i], 40)), "inside its set")
+        outside = infeasibility[i] > FEASIBLE
+        text = f"{infeasibility[i]:.2g} outside its set" if outside else "inside its set"
+        if outside or show_all:
+            table.add_row("", escape(_shorten(names[i], 40)), text)
     if not show_all:
         inside = sum(distance <= FEASIBLE for distance in infeasibility)
         table.add_row("", "", f"{inside} of {len(names)} agents inside their sets")
@@ -125,6 +117,6 @@ def _format_budget(used: float | None, budget: float | None) -> str:
 
 
 def _format(value: float | None) -> str:
-    if value is not None and 0 < value < 1e-9:
-        return "<1e-9"
-    return "" if value is None else f"{value:.3g}"
+    if value is None:
+        return ""
+    return "<1e-9" if 0 < value < 1e-9 else f"{value:.3g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
@@ -13,12 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pcfed.cli.app import app, console, errors, say
-
-if TYPE_CHECKING:
-    from pcfed.federation.local_federation import LocalFederation
-    from pcfed.federation.server_result import ServerResult
-    from pcfed.federation.status_file import Status
+from pcfed.cli.app import app, console, errors, print_error, say
+from pcfed.federation.local_federation import LocalFederation
+from pcfed.federation.paths import HISTORY, RESULT, STATUS
+from pcfed.federation.server_state import ServerResult
+from pcfed.federation.status_file import Status, read_history
 
 federation_app = typer.Typer(help="Agents as processes of their own, over Flower.")
 app.add_typer(federation_app, name="federation", no_args_is_help=True)
@@ -35,8 +34,6 @@ def up(
     folder: Folder = DEFAULT_FOLDER,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine; write an example if there are no files."""
-    from pcfed.federation.local_federation import LocalFederation
-
     federation = LocalFederation(folder)
     federation.write_example(agents)
     processes = federation.up(secure=secure)
@@ -80,8 +77,6 @@ def audit(folder: Folder = DEFAULT_FOLDER) -> None:
 @federation_app.command()
 def status(folder: Folder = DEFAULT_FOLDER) -> None:
     """Show the processes, the progress of the training, and which agents are present or late."""
-    from pcfed.federation.local_federation import LocalFederation
-
     federation = LocalFederation(folder)
     table = Table("process", "running")
     for name, alive in federation.alive().items():
@@ -98,8 +93,6 @@ def status(folder: Folder = DEFAULT_FOLDER) -> None:
 @federation_app.command()
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop all processes of the federation."""
-    from pcfed.federation.local_federation import LocalFederation
-
     say(f"Stopped {LocalFederation(folder).down()} processes.")
 
 
@@ -112,7 +105,7 @@ def keys(
     folder: Annotated[Path, typer.Option(help="Folder for the keys.")] = Path("keys"),
 ) -> None:
     """Make a certificate authority, the server's certificate and keys for agents."""
-    from pcfed.federation.keys import make_keys
+    from pcfed.federation.keys import make_keys  # needs an optional package
 
     make_keys(folder, host, agents or [])
     say(
@@ -122,19 +115,10 @@ def keys(
 
 
 class ProgressView:
-    """Shows a training while it runs: live in a terminal, otherwise one line for each round.
-
-    Parameters
-    ----------
-    training : Path
-        The directory of the server's files of the training.
-    """
+    """Shows a training while it runs: live in a terminal, otherwise one line for each round."""
 
     def __init__(self, training: Path) -> None:
-        from pcfed.federation.paths import HISTORY, STATUS
-
         self._training = training
-        self._status_path, self._history_path = training / STATUS, training / HISTORY
         self._live = Live(console=errors, transient=True) if errors.is_terminal else None
         # A status that is there already was written by an earlier command.
         self._old_time = self._status_time()
@@ -151,9 +135,8 @@ class ProgressView:
 
     def refresh(self) -> None:
         """Show what is new."""
-        current = None
-        if self._status_time() != self._old_time:
-            current = _read_status(self._training)
+        is_new = self._status_time() != self._old_time
+        current = _read_status(self._training) if is_new else None
         if self._live:
             lines = ["starting …"] if current is None else status_lines(current, time.time())
             self._live.update(Text("\n".join(lines)))
@@ -161,10 +144,8 @@ class ProgressView:
             self._print_new_rounds(current)
 
     def _print_new_rounds(self, current: Status) -> None:
-        from pcfed.federation.status_file import read_history
-
         self._next_round = max(self._next_round, current.first_round)
-        for entry in read_history(self._history_path, MAX_ROUNDS_SHOWN):
+        for entry in read_history(self._training / HISTORY, MAX_ROUNDS_SHOWN):
             if entry["round"] >= self._next_round:
                 self._next_round = entry["round"] + 1
                 accepted, refused, missing = _round_columns(entry)
@@ -174,22 +155,15 @@ class ProgressView:
                 say(line)
 
     def _status_time(self) -> int:
-        return self._status_path.stat().st_mtime_ns if self._status_path.exists() else 0
+        path = self._training / STATUS
+        return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def status_lines(status: Status, now: float | None = None) -> list[str]:
-    r"""Return the status of a training as lines of text.
-
-    Parameters
-    ----------
-    status : Status
-        The status.
-    now : float, optional
-        The current time; by default the time of the status.
+    r"""Return the status of a training as lines of text; ``now`` is by default its time.
 
     Examples
     --------
-    >>> from pcfed.federation.status_file import Status
     >>> status = Status("heating", rounds=9, stage="training", first_round=1, round=3,
     ...                 started_at=100.0, round_started_at=160.0, updated_at=170.0,
     ...                 roster=["a", "b"], present=["a"], late=["a"])
@@ -223,8 +197,6 @@ def status_lines(status: Status, now: float | None = None) -> list[str]:
 
 def _running_federation(folder: Path) -> LocalFederation:
     """Return the federation of a folder; raise if no process of it runs."""
-    from pcfed.federation.local_federation import LocalFederation
-
     federation = LocalFederation(folder)
     if federation.processes is None:
         raise ValueError(
@@ -234,17 +206,11 @@ def _running_federation(folder: Path) -> LocalFederation:
 
 
 def _read_status(training: Path) -> Status | None:
-    from pcfed.federation.paths import STATUS
-    from pcfed.federation.status_file import Status
-
     path = training / STATUS
     return Status.load(path) if path.exists() else None
 
 
 def _read_result(training: Path) -> ServerResult | None:
-    from pcfed.federation.paths import RESULT
-    from pcfed.federation.server_result import ServerResult
-
     path = training / RESULT
     return ServerResult.load(path) if path.exists() else None
 
@@ -254,20 +220,16 @@ def _require_finished(federation: LocalFederation, finished: bool) -> None:
     if finished:
         return
     current = _read_status(federation.training_directory)
+    reason = "The run ended without a result: Flower failed, or another run is active."
     if current is not None and current.stage == "failed":
         reason = current.error
-    else:
-        reason = "The run ended without a result: Flower failed, or another run is active."
-    text = f"{reason} Rerun the command to resume; the logs are in {federation.folder / 'logs'}."
-    errors.print(f"[red]{escape(text)}[/red]", highlight=False, soft_wrap=True)
+    logs = federation.folder / "logs"
+    print_error(f"{reason} Rerun the command to resume; the logs are in {logs}.")
     raise typer.Exit(1)
 
 
 def _show_history(training: Path) -> None:
     """Show the agents of the last rounds, and the metrics that they reported."""
-    from pcfed.federation.paths import HISTORY
-    from pcfed.federation.status_file import read_history
-
     table = Table("round", "accepted", "refused", "missing", "metrics before it")
     for entry in read_history(training / HISTORY, MAX_ROUNDS_SHOWN):
         columns = (*_round_columns(entry), _format_metrics(entry["metrics"]))
@@ -283,10 +245,8 @@ def _show_result(training: Path) -> None:
         return
     if result.metrics:
         say(f"Metrics at the end: {_format_metrics(result.metrics)}.")
-    if result.certificate is not None:
-        say(result.certificate.sentence)
-    elif result.no_certificate is not None:
-        say(result.no_certificate)
+    if sentence := result.certificate.sentence if result.certificate else result.no_certificate:
+        say(sentence)
     _show_audit(result)
     say(
         f"Ended after {result.rounds} rounds. These agents have confirmed it and have written "

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -66,21 +65,32 @@ def reproduce(
         data.fetch(name, data_dir=data_dir)
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
     total += sum(case.baseline_rounds for case in cases) * len(ENTRIES)
-    with _progress_bar(total) as bar:
-        run_jobs(todo, out, data_dir=data_dir, on_progress=bar.job, workers=workers)
-        rates = exact = None
-        if sizes:
-            rates = measure_rates(
-                out, rounds=sizes, seeds=seeds, on_progress=bar.rates, workers=workers
-            )
-        if cases:
-            exact = run_exact(
-                out, cases=cases, data_dir=data_dir, on_progress=bar.exact, workers=workers
-            )
+    rates = exact = None
+    try:
+        with _ProgressBar(total) as bar:
+            run_jobs(todo, out, data_dir=data_dir, on_progress=bar.job, workers=workers)
+            if sizes:
+                rates = measure_rates(
+                    out, rounds=sizes, seeds=seeds, on_progress=bar.rates, workers=workers
+                )
+            if cases:
+                exact = run_exact(
+                    out, cases=cases, data_dir=data_dir, on_progress=bar.exact, workers=workers
+                )
+    except KeyboardInterrupt:
+        errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
+        raise typer.Exit(130) from None
     finished = comparisons(presets, results(todo, out))
     figures = write_figures(finished, out / "figures", rates, exact)
     report = out / "report.html"
-    facts = _facts(seeds, len(distinct(todo)), time.perf_counter() - start)
+    facts = {
+        "pcfed": version("pcfed"),
+        "Python": platform.python_version(),
+        "NumPy": version("numpy"),
+        "seeds": str(seeds),
+        "runs": str(len(distinct(todo))),
+        "seconds (this call)": f"{time.perf_counter() - start:.0f}",
+    }
     write_report(finished, report, data_dir=data_dir, facts=facts, rates=rates, race=exact)
     _print_claims(claims(finished, rates, exact))
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
@@ -92,18 +102,6 @@ def _preset(name: str, quick: bool, partition: str | None) -> Preset:
     if partition is not None:
         preset = preset.partitioned(partition)
     return preset.quick() if quick else preset
-
-
-def _facts(seeds: int, runs: int, seconds: float) -> dict[str, str]:
-    """Return the versions and numbers at the top of the report."""
-    return {
-        "pcfed": version("pcfed"),
-        "Python": platform.python_version(),
-        "NumPy": version("numpy"),
-        "seeds": str(seeds),
-        "runs": str(runs),
-        "seconds (this call)": f"{seconds:.0f}",
-    }
 
 
 def _print_claims(found: Sequence[Claim]) -> None:
@@ -119,36 +117,22 @@ RATE_WEIGHT = 100
 """Rounds of the rates experiment that take as long as one round of the others."""
 
 
-class _ProgressBar:
+class _ProgressBar(Progress):
     """The progress bar over the rounds of all runs."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
-        self.progress = progress
-        self.task = progress.add_task("starting", total=total)
+    def __init__(self, total: int) -> None:
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
+        super().__init__(*columns, TextColumn("{task.description}"), console=errors)
+        self._task = self.add_task("starting", total=total)
 
     def job(self, job: Job, rounds: int) -> None:
-        """Advance by some rounds of a job."""
         text = f"{job.preset}: {job.setting.name}, {job.spec.name}, seed {job.seed}"
-        self.progress.update(self.task, advance=rounds, description=text)
+        self.update(self._task, advance=rounds, description=text)
 
     def rates(self, rounds: int) -> None:
-        """Advance by a run of the rates experiment."""
         text = f"{RATES}: {rounds:,} rounds"
-        self.progress.update(self.task, advance=rounds / RATE_WEIGHT, description=text)
+        self.update(self._task, advance=rounds / RATE_WEIGHT, description=text)
 
     def exact(self, run: GapHistory) -> None:
-        """Advance by a run of the exact experiment."""
         text = f"{EXACT}: {run.case.title}, {run.name}"
-        self.progress.update(self.task, advance=run.case.baseline_rounds, description=text)
-
-
-@contextmanager
-def _progress_bar(total: int) -> Iterator[_ProgressBar]:
-    """Show a bar over the rounds of all runs; an interruption ends the command with a sentence."""
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
-    try:
-        with Progress(*columns, TextColumn("{task.description}"), console=errors) as progress:
-            yield _ProgressBar(progress, total)
-    except KeyboardInterrupt:
-        errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
-        raise typer.Exit(130) from None
+        self.update(self._task, advance=run.case.baseline_rounds, description=text)

@@ -63,13 +63,9 @@ def train(
         raise typer.Exit(1)
     if not trainer.directory.outcome.exists():  # the display has shown the reason
         raise typer.Exit(1)
-    _print_results(Outcome.load(trainer.directory.outcome), result.message, trainer.directory.path)
-
-
-def _print_results(outcome: Outcome, message: str, directory: Path) -> None:
-    """Print the table of agents, the notes, the certificate and the next command."""
+    outcome, directory = Outcome.load(trainer.directory.outcome), trainer.directory.path
     console.print(agent_table(outcome))
     for sentence in (*outcome.notes, certificate(outcome)):
         say(sentence)
-    say(f"{message} Everything is in {directory}. Next:")
+    say(f"{result.message} Everything is in {directory}. Next:")
     say(f"  pcfed report {shlex.quote(str(directory))}")

@@ -7,6 +7,6 @@ do. Messages may be lost, late or repeated, and either side may die at any time.
 from pcfed.federation.client import Client
 from pcfed.federation.protocol import Message, Transport
 from pcfed.federation.server import Server
-from pcfed.federation.server_config import ServerConfig
+from pcfed.federation.server_state import ServerConfig
 
 __all__ = ["Client", "Message", "Server", "ServerConfig", "Transport"]

@@ -35,17 +35,7 @@ GLOSSARY = {
 
 
 def local_metrics(agent: Agent, model: Array, names: Sequence[str]) -> dict[str, float]:
-    """Return metrics of a model on the agent's data, without those that are not finite.
-
-    Parameters
-    ----------
-    agent : Agent
-        Its data and its set.
-    model : Array
-        The model.
-    names : sequence of str
-        Which metrics: ``loss``, ``accuracy``, ``infeasibility`` or ``rows``.
-    """
+    """Return some of ``METRICS`` of a model on the agent's data, without those not finite."""
     functions: dict[str, Callable[[], float]] = {
         "loss": lambda: agent.loss.value(model),
         "accuracy": lambda: agent.loss.accuracy(model),
@@ -61,13 +51,6 @@ def use_of_budget(agent: Agent, model: Float64Array) -> float | None:
 
     At 1 the model is on the boundary of the set $X$. The result is None if the set does not
     contain zero, because $t$ is then not defined.
-
-    Parameters
-    ----------
-    agent : Agent
-        The agent with the set $X$.
-    model : Array
-        A point $x$ of the set.
 
     Examples
     --------
@@ -98,22 +81,8 @@ def save_model_and_report(
 ) -> None:
     """Write an agent's feasible model and its report.
 
-    Parameters
-    ----------
-    folder : Path
-        The agent's folder.
-    name : str
-        The agent's name.
-    agent : Agent
-        Its data, set and coupling.
-    model : Array
-        Its model at the end of the training.
-    average : Array or None
-        The average of all agents' models, if the server knows it.
-    metadata : mapping
-        The metadata of the server's last message.
-    model_metadata : mapping
-        What the parameters of the model are.
+    ``average`` is the average of all agents' models, if the server knows it; ``metadata`` is that
+    of the server's last message, and ``model_metadata`` says what the model's parameters are.
     """
     feasible = feasible_model(agent, model)
     described = {
@@ -129,13 +98,10 @@ def save_model_and_report(
     models = {"own model": feasible}
     if average is not None:
         models["average of all agents"] = np.asarray(average, np.float64)
+    title = f"Metrics on {name}'s {agent.loss.size} rows"
     sections = [
         Section("training", "Training", [_summary(agent, model, feasible, metadata)]),
-        Section(
-            "metrics",
-            f"Metrics on {name}'s {agent.loss.size} rows",
-            [_metrics_table(agent, models)],
-        ),
+        Section("metrics", title, [_metrics_table(agent, models)]),
     ]
     heading = f"Model of {name}"
     lead = (

@@ -75,18 +75,8 @@ def certificate_reply(
 ) -> tuple[dict[str, Array], dict[str, Scalar]]:
     """Return the vectors and the metadata of an agent's reply.
 
-    Parameters
-    ----------
-    kind : {"feasible_model", "objective_terms", "gap_term"}
-        The kind of the message.
-    agent : Agent
-        Its data, set and coupling.
-    model : Array
-        Its model, feasible or not.
-    received : mapping of str to Array
-        The averages of the exchanges before.
-    m : int
-        Number of agents.
+    ``kind`` is one of ``REPLY_VECTORS``, ``received`` has the averages of the exchanges before, and
+    ``m`` is the number of agents. The model need not be feasible.
     """
     feasible = feasible_model(agent, model)
     if kind == "feasible_model":
@@ -100,29 +90,22 @@ def certificate_reply(
 
 
 def federated_certificate(ask_all: AskAll, rounds: int) -> FederatedCertificate:
-    """Return the certificate of all agents' models.
-
-    Parameters
-    ----------
-    ask_all : callable
-        Sends a message to all agents and returns their replies; raises if one does not reply.
-    rounds : int
-        Number of completed rounds.
-    """
+    """Return the certificate of all agents' models after some rounds."""
     average = _mean(ask_all("feasible_model", {}), "model")
     gradients = ask_all("objective_terms", {AVERAGE: average})
     gradient = _mean(gradients, "gradient")
     gap_terms = ask_all("gap_term", {AVERAGE: average, GRADIENT: gradient})
     objective = sum(_numbers(gradients, "objective").values()) / len(gradients)
     gaps = _numbers(gap_terms, "gap")
-    for name, nonconvex in _numbers(gradients, "nonconvex").items():
-        if nonconvex:
-            reason = f"the loss of {name} is not convex"
-            return FederatedCertificate(rounds, objective, None, reason)
-    for name, gap in gaps.items():
-        if not math.isfinite(gap):
-            reason = f"the set of {name} is unbounded along its gradient"
-            return FederatedCertificate(rounds, objective, None, reason)
+    nonconvex = _numbers(gradients, "nonconvex").items()
+    reasons = [f"the loss of {name} is not convex" for name, value in nonconvex if value]
+    reasons += [
+        f"the set of {name} is unbounded along its gradient"
+        for name, gap in gaps.items()
+        if not math.isfinite(gap)
+    ]
+    if reasons:
+        return FederatedCertificate(rounds, objective, None, reasons[0])
     return FederatedCertificate(rounds, objective, sum(gaps.values()), None)
 
 
@@ -134,9 +117,8 @@ def _mean(replies: Mapping[str, Message], name: str) -> Float64Array:
 
 def _numbers(replies: Mapping[str, Message], name: str) -> dict[str, float]:
     """Return a number of every reply; anything that is not a number becomes infinity."""
-    numbers = {}
-    for agent, reply in replies.items():
-        value = reply.metadata.get(name)
-        valid = isinstance(value, (int, float)) and not math.isnan(value)
-        numbers[agent] = float(value) if valid and value is not None else math.inf
-    return numbers
+    values = {agent: reply.metadata.get(name) for agent, reply in replies.items()}
+    return {
+        agent: float(x) if isinstance(x, (int, float)) and not math.isnan(x) else math.inf
+        for agent, x in values.items()
+    }

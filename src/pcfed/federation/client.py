@@ -11,17 +11,16 @@ lost, late or repeated and whenever a process dies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from pcfed.algorithms import Algorithm, LocalContext
+from pcfed.algorithms import Algorithm, LocalContext, RoundInfo
 from pcfed.arrays import Array
 from pcfed.federation.agent_report import local_metrics, save_model_and_report
 from pcfed.federation.certification import REPLY_VECTORS, certificate_reply
-from pcfed.federation.client_state import ClientState, PendingUpdate
 from pcfed.federation.paths import LOCK, STATE
 from pcfed.federation.protocol import (
     PROTOCOL_VERSION,
@@ -32,10 +31,74 @@ from pcfed.federation.protocol import (
     check_version,
     read_algorithm,
     read_round_info,
+    round_metadata,
 )
 from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, resolve_batch_size
+from pcfed.simulation.result import arrays_in
+from pcfed.storage.archive import AnyArray
 from pcfed.storage.locks import exclusive_lock
+from pcfed.storage.saved import Metadata, SavedArchive
+
+
+@dataclass(frozen=True, eq=False)
+class PendingUpdate:
+    """An update of a round that the server may accept or not.
+
+    ``kept`` is what the agent needs to commit it, ``sent`` is what it sends to the server, and
+    ``received`` are the server's vectors of that round.
+    """
+
+    round_info: RoundInfo
+    kept: Mapping[str, Array]
+    sent: Mapping[str, Array]
+    received: Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientState(SavedArchive):
+    """The private state of an agent, in a file that never leaves it.
+
+    ``accepted`` is the last of its updates that the agent knows to be accepted, ``private`` has its
+    private vectors as arrays of one row, and ``pending`` is its last update, until it is known
+    whether the server accepted it.
+    """
+
+    file_kind: ClassVar[str] = "state of an agent"
+    format: ClassVar[int] = 3
+    read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
+    advice: ClassVar[str] = "restore it from a backup."
+
+    training: str
+    accepted: AcceptedUpdate
+    private: Mapping[str, Array]
+    pending: PendingUpdate | None = None
+
+    def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
+        pending = self.pending
+        groups = {"private": self.private}
+        if pending is not None:
+            groups |= {"kept": pending.kept, "sent": pending.sent, "received": pending.received}
+        metadata = {
+            "training": self.training,
+            "accepted": asdict(self.accepted),
+            "pending": None if pending is None else round_metadata(pending.round_info),
+        }
+        arrays = {
+            f"{group}/{name}": vector
+            for group, vectors in groups.items()
+            for name, vector in vectors.items()
+        }
+        return metadata, arrays
+
+    @classmethod
+    def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, AnyArray]) -> Self:
+        pending = None
+        if metadata["pending"] is not None:
+            kept, sent, received = (arrays_in(arrays, g) for g in ("kept", "sent", "received"))
+            pending = PendingUpdate(read_round_info(metadata["pending"]), kept, sent, received)
+        accepted = AcceptedUpdate(**metadata["accepted"])
+        return cls(metadata["training"], accepted, arrays_in(arrays, "private"), pending)
 
 
 class Client:
@@ -84,12 +147,8 @@ class Client:
     def handle(self, message: Message) -> Message:
         """Return the reply to a message; the state has been written when it returns.
 
-        Raises
-        ------
-        ProtocolError
-            If server and agent have different versions or algorithms.
-        ValueError
-            If the message does not fit the agent's state.
+        It raises a ValueError if the message does not fit the agent's state, which is a
+        ProtocolError if server and agent have different versions or algorithms.
         """
         check_version(message.metadata)
         algorithm = read_algorithm(message.metadata)
@@ -125,16 +184,15 @@ class Client:
         if kind == "train" and state.pending is not None:
             vectors = {name: rows[0] for name, rows in state.pending.sent.items()}
         elif kind == "audit":
-            vectors = self._audit_products(algorithm, state, message)
+            # Products with public random vectors: averages are compared without the vectors.
+            training, rounds = str(received["training"]), int(received["round"])
+            directions = audit_directions(training, rounds, self.agent.loss.n)
+            audited = algorithm.audited(message.vectors, state.private)
+            vectors = {name: directions @ rows[0] for name, rows in audited.items()}
         elif kind == "finish":
+            average, described = algorithm.average(message.vectors), self._model_metadata
             save_model_and_report(
-                self.folder,
-                self.name,
-                self.agent,
-                model,
-                algorithm.average(message.vectors),
-                received,
-                self._model_metadata,
+                self.folder, self.name, self.agent, model, average, received, described
             )
         elif kind not in REPLY_VECTORS:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
@@ -149,11 +207,16 @@ class Client:
 
     def _settle_pending(self, algorithm: Algorithm, message: Message) -> ClientState:
         """Return the state after the pending update was committed, if it was accepted."""
-        metadata = message.metadata
+        metadata, n = message.metadata, self.agent.loss.n
         training = str(metadata["training"])
         accepted = AcceptedUpdate(int(metadata["accepted_round"]), int(metadata["accepted_steps"]))
         if not self.state_path.exists():
-            return self._initial_state(algorithm, training, accepted)
+            if accepted.round < 0:
+                return ClientState(training, accepted, algorithm.start(np.zeros((1, n)))[1])
+            raise ValueError(
+                f"{self.name}: its updates have been accepted up to round {accepted.round}, but "
+                f"there is no state in {self.state_path}; restore it, or start another training."
+            )
         state = ClientState.load(self.state_path)
         if state.training != training:
             raise ValueError(
@@ -179,18 +242,6 @@ class Client:
         )
         private = {name: np.asarray(rows, np.float64) for name, rows in private.items()}
         return ClientState(state.training, accepted, private)
-
-    def _initial_state(
-        self, algorithm: Algorithm, training: str, accepted: AcceptedUpdate
-    ) -> ClientState:
-        """Return the state before the first message; refuse if there should be a file with one."""
-        if accepted.round >= 0:
-            raise ValueError(
-                f"{self.name}: its updates have been accepted up to round {accepted.round}, but "
-                f"there is no state in {self.state_path}; restore it, or start another training."
-            )
-        private = algorithm.start(np.zeros((1, self.agent.loss.n)))[1]
-        return ClientState(training, accepted, private)
 
     def _train(self, algorithm: Algorithm, state: ClientState, message: Message) -> ClientState:
         """Return the state with the update of the round pending."""
@@ -221,18 +272,7 @@ class Client:
         pending = PendingUpdate(round_info, update.pending, update.sent, received)
         return replace(state, pending=pending)
 
-    def _audit_products(
-        self, algorithm: Algorithm, state: ClientState, message: Message
-    ) -> dict[str, Array]:
-        """Return products with public random vectors: averages are compared without the vectors."""
-        training, rounds = str(message.metadata["training"]), int(message.metadata["round"])
-        directions = audit_directions(training, rounds, self.agent.loss.n)
-        audited = algorithm.audited(message.vectors, state.private)
-        return {name: directions @ rows[0] for name, rows in audited.items()}
-
 
 def _own_model(algorithm: Algorithm, server: Mapping[str, Array], state: ClientState) -> Array:
     """Return an agent's own model."""
-    rows: Array = np.atleast_2d(algorithm.model(server, state.private))
-    own: Array = rows[0]
-    return own
+    return np.asarray(np.atleast_2d(algorithm.model(server, state.private))[0])

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 from pcfed.config.federation_files import AgentFile, ServerModel, read_agent_file
 from pcfed.config.imports import import_modules
-from pcfed.federation.agent_data import build_agent
+from pcfed.data.tables import Table, read_table
+from pcfed.errors import join_names, short_repr
 from pcfed.federation.client import Client
 from pcfed.federation.paths import training_directory
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError
 from pcfed.federation.transport import from_records, to_records
+from pcfed.problem import Agent
+from pcfed.training.setup import feature_matrix
 
 app = ClientApp()
 
@@ -45,13 +51,11 @@ def reply_to(message: FlowerMessage, path: Path) -> Message:
         if received.kind == "hello":
             return Message("hello", {"name": name, "protocol": PROTOCOL_VERSION})
         return _client(path, file, received).handle(received)
-    except ProtocolError as error:
-        reason = str(error)
-        logging.getLogger("pcfed").error("%s: %s", name, error)
     except Exception as error:  # files and messages may be wrong in any way
-        reason = "it could not answer; its own log says why"
         logging.getLogger("pcfed").error("%s: %s", name, error)
-    return Message("error", {"name": name, "protocol": PROTOCOL_VERSION, "reason": reason})
+        public = isinstance(error, ProtocolError)
+        reason = str(error) if public else "it could not answer; its own log says why"
+        return Message("error", {"name": name, "protocol": PROTOCOL_VERSION, "reason": reason})
 
 
 def _client(path: Path, file: AgentFile, message: Message) -> Client:
@@ -72,3 +76,30 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
             **model.model_dump(exclude=linear),
         },
     )
+
+
+def build_agent(path: Path, file: AgentFile, model: ServerModel) -> Agent:
+    """Return the agent of an agent.toml, with its data, for the model that the server sent."""
+    text = () if model.labels is None else (file.target,)
+    table = read_table(path.parent / file.file, text=text)
+    X = feature_matrix(table, model.features)
+    y = _targets(table, file.target, model.labels)
+    loss = model.kind.build_loss(
+        X, y, model.labels, intercept=model.intercept, l2=model.l2, dtype=model.dtype
+    )
+    return Agent(loss, file.constraint, file.coupling, name=file.name)
+
+
+def _targets(table: Table, target: str, labels: tuple[str, ...] | None) -> NDArray[Any]:
+    """Return the numbers of the target column, or the positions of its labels."""
+    if labels is None:
+        return table.numbers(target)
+    positions = {label: i for i, label in enumerate(labels)}
+    found = table.column(target).tolist()
+    unknown = sorted({label for label in found if label not in positions})
+    if unknown:
+        raise ValueError(
+            f"{table.where}: the column {short_repr(target)} must contain labels of the training, "
+            f"got {join_names(unknown, 3)}; the labels are {join_names(labels, 6)}."
+        )
+    return np.array([positions[label] for label in found])

@@ -32,11 +32,6 @@ def make_keys(folder: Path, hosts: Sequence[str], agents: Sequence[str]) -> None
         Names or addresses by which agents reach the server.
     agents : sequence of str
         Names of the agents: ``NAME.key`` is for the agent, ``NAME.key.pub`` for the server.
-
-    Raises
-    ------
-    ValueError
-        If a file exists already, or the name of an agent is not a valid file name.
     """
     names = [f"{agent}.key" for agent in agents]
     invalid = [agent for agent in agents if Path(agent).name != agent or agent.startswith(".")]

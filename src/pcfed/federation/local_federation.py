@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
 
 from pcfed.config.federation_files import read_agent_file, read_server_file
-from pcfed.federation.keys import make_keys
 from pcfed.federation.paths import RESULT, training_directory
 from pcfed.storage.atomic import write_atomically
 from pcfed.storage.saved import Metadata, SavedJson
@@ -88,16 +88,9 @@ report = ["loss"]
 
 @dataclass(frozen=True)
 class Processes(SavedJson):
-    """The processes of a federation on this machine.
+    """The processes of a federation: the SuperLink's port, whether they use TLS, their ids.
 
-    Attributes
-    ----------
-    port : int
-        The SuperLink's port.
-    secure : bool
-        Whether they use TLS and keys.
-    pids : mapping of str to int
-        Process ids, by name; each process leads a process group of its own.
+    Each process leads a process group of its own.
     """
 
     file_kind: ClassVar[str] = "list of a federation's processes"
@@ -113,7 +106,7 @@ class Processes(SavedJson):
 
     @classmethod
     def _from_json(cls, contents: Metadata) -> Self:
-        return cls(contents["port"], contents["secure"], contents["pids"])
+        return cls(**contents)
 
     def alive(self) -> dict[str, bool]:
         """Return for each process whether it runs."""
@@ -121,13 +114,7 @@ class Processes(SavedJson):
 
 
 class LocalFederation:
-    """A federation on this machine.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of its files.
-    """
+    """A federation on this machine, with all its files in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -135,10 +122,7 @@ class LocalFederation:
         self._processes_path = self.folder / "federation.json"
 
     def write_example(self, num_agents: int) -> None:
-        """Write example data, agents with different budgets and a server's file.
-
-        It does nothing if there is a server's file already.
-        """
+        """Write data, agents with different budgets and a server's file, unless there is one."""
         if self.server_file.exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -175,7 +159,10 @@ class LocalFederation:
         if not _alive(processes.pids.get(SUPERLINK)):
             pid = self._spawn(SUPERLINK, self._superlink_command(processes))
             processes = self._add_process(processes, SUPERLINK, pid)
-            _wait_for_port(processes.port)
+            if not _wait_until(partial(_listens, processes.port), 60.0):
+                raise ValueError(
+                    "federation: the SuperLink did not start within a minute; see its log."
+                )
         for name, file in files.items():
             known = processes.pids.get(name)
             if _alive(known):
@@ -201,7 +188,7 @@ class LocalFederation:
                 # The whole group: a SuperNode that died may have left a ClientApp.
                 with suppress(ProcessLookupError):
                     os.killpg(group, number)
-            _wait_for_end(groups, 5.0)
+            _wait_until(lambda: not any(_alive(group, os.killpg) for group in groups), 5.0)
         self._processes_path.unlink()
         return len(groups)
 
@@ -248,6 +235,8 @@ class LocalFederation:
         self._write("app/pyproject.toml", FLOWER_APP)
         keys = self.folder / "keys"
         if secure and not keys.exists():
+            from pcfed.federation.keys import make_keys  # needs an optional package
+
             make_keys(keys, [HOST, "localhost"], roster)
         port = _free_port()
         trust = f'root-certificates = "{keys / "ca.crt"}"' if secure else "insecure = true"
@@ -297,10 +286,9 @@ class LocalFederation:
         )
 
     def _respawn_supernode(self, name: str, command: Command) -> int:
-        """Start a SuperNode that died.
+        """Start a SuperNode that died; try again while Flower refuses its key.
 
-        Flower refuses its key until it has noticed that the old process is gone, so this tries
-        again for some time.
+        Flower does so until it has noticed that the old process is gone.
         """
         log, end = self.folder / "logs" / f"{name}.log", time.monotonic() + HEARTBEAT_TIMEOUT
         while True:
@@ -319,12 +307,7 @@ class LocalFederation:
     def run(self, task: str = "train", on_tick: Callable[[], object] = lambda: None) -> bool:
         """Train as the server's file says, or resume; return whether there is a new result.
 
-        Parameters
-        ----------
-        task : {"train", "audit"}
-            Whether to train, or only to audit.
-        on_tick : callable
-            Called a few times a second meanwhile.
+        With the task "audit" it only audits. ``on_tick`` is called a few times a second meanwhile.
         """
         before = self._result_time()
         config = f'server="{self.server_file}" task="{task}"'
@@ -385,44 +368,30 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _alive(pid: int | None) -> bool:
-    """Return whether a process runs; None never does."""
+def _alive(pid: int | None, kill: Callable[[int, int], None] = os.kill) -> bool:
+    """Return whether a process runs, or with os.killpg any of its group; None never does."""
     if pid is None:
         return False
-    try:
+    with suppress(ChildProcessError):
         # A child that has ended stays visible until its parent has waited for it.
-        if os.waitpid(pid, os.WNOHANG)[0] == pid:
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until a condition holds; return False if it does not in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
             return False
-    except ChildProcessError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
-
-
-def _group_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except OSError:
-        return False
-    return True
-
-
-def _wait_for_end(groups: Sequence[int], seconds: float) -> None:
-    """Wait until no process of the groups runs."""
-    end = time.monotonic() + seconds
-    while any(_alive(group) or _group_alive(group) for group in groups) and time.monotonic() < end:
-        time.sleep(0.05)
-
-
-def _wait_for_port(port: int, seconds: float = 60.0) -> None:
-    """Wait until a process listens on a port."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with socket.socket() as probe:
-            if probe.connect_ex((HOST, port)) == 0:
-                return
         time.sleep(0.1)
-    raise ValueError("federation: the SuperLink did not start within a minute; see its log.")
+    return True

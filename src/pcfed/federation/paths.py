@@ -19,14 +19,7 @@ STATE, MODEL, REPORT = "state.npz", "model.npz", "report.html"
 
 
 def training_directory(file: Path, training: str) -> Path:
-    """Return the directory of a training.
-
-    Parameters
-    ----------
-    file : Path
-        The server's file or an agent's.
-    training : str
-        Name of the training.
+    """Return the directory of a training, given the server's or an agent's file and its name.
 
     Examples
     --------

@@ -68,18 +68,12 @@ class Message:
 
 @dataclass(frozen=True)
 class AcceptedUpdate:
-    """The last update of an agent that the server accepted, and therefore aggregated.
-
-    Attributes
-    ----------
-    round : int
-        Index of the round; −1 if no update has been accepted yet.
-    steps : int
-        Local steps of all updates that were accepted in that round, by all agents together.
-    """
+    """The last update of an agent that the server accepted, and therefore aggregated."""
 
     round: int = -1
+    """Index of the round; −1 if no update has been accepted yet."""
     steps: int = 0
+    """Local steps of all updates that were accepted in that round, by all agents together."""
 
 
 class Transport(Protocol):
@@ -111,17 +105,11 @@ def algorithm_metadata(algorithm: Algorithm) -> dict[str, Scalar]:
     """Return what a message says about an algorithm; `read_algorithm` is the inverse.
 
     The step and the penalty are part of the metadata of the round (`round_metadata`), because they
-    may depend on the round.
-
-    Raises
-    ------
-    ValueError
-        If a parameter of the algorithm can't be sent.
+    may depend on the round. Parameters that can't be sent raise a ValueError.
     """
-    mapping = to_mapping(algorithm)
-    name, parameters = mapping.pop("name"), mapping
-    for key in ("step", "penalty"):
-        del parameters[key]
+    parameters = to_mapping(algorithm)
+    name = parameters.pop("name")
+    del parameters["step"], parameters["penalty"]
     try:
         return {"algorithm": name, "parameters": json.dumps(parameters)}
     except (TypeError, ValueError):
@@ -134,10 +122,7 @@ def algorithm_metadata(algorithm: Algorithm) -> dict[str, Scalar]:
 def read_algorithm(metadata: Mapping[str, Scalar]) -> Algorithm:
     """Return the algorithm of a message, with the step and the penalty of the round.
 
-    Raises
-    ------
-    ProtocolError
-        If this side does not know the algorithm, or knows one with other parameters.
+    It raises a ProtocolError if the agent's algorithm of that name is unknown or another one.
     """
     name = str(metadata["algorithm"])
     if name not in algorithm_names():
@@ -178,16 +163,6 @@ def read_round_info(metadata: Mapping[str, Scalar]) -> RoundInfo:
 
 
 def audit_directions(training: str, rounds: int, n: int) -> Float64Array:
-    """Return the public random vectors of an audit, one in each row.
-
-    Parameters
-    ----------
-    training : str
-        Name of the training.
-    rounds : int
-        Number of completed rounds, so that each audit has vectors of its own.
-    n : int
-        Number of parameters.
-    """
+    """Return the public random vectors of an audit, one in each row; other ones in every round."""
     key = hashlib.sha256(f"{training} {rounds}".encode()).digest()
     return np.random.default_rng(list(key)).standard_normal((NUM_AUDIT_DIRECTIONS, n))

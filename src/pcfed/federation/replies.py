@@ -3,57 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from pcfed.config.federation_files import METRICS
 from pcfed.errors import one_line, short_repr
-from pcfed.federation.protocol import PROTOCOL_VERSION, Message
-
-
-@dataclass(frozen=True)
-class ExpectedReply:
-    """What a valid reply looks like.
-
-    Attributes
-    ----------
-    kind, training, round
-        Those of the server's message.
-    roster : tuple of str
-        The agents that may reply.
-    vectors : mapping of str to tuple of int
-        Names and shapes of the vectors that it contains.
-    norm_limit : float
-        The largest norm that each of them may have.
-    """
-
-    kind: str
-    training: str
-    round: int
-    roster: tuple[str, ...]
-    vectors: Mapping[str, tuple[int, ...]]
-    norm_limit: float = math.inf
+from pcfed.federation.protocol import NUM_AUDIT_DIRECTIONS, PROTOCOL_VERSION, Message
+from pcfed.federation.server_state import ServerConfig
 
 
 def split_replies(
-    replies: Iterable[Message], expected: ExpectedReply
+    replies: Iterable[Message],
+    config: ServerConfig,
+    kind: str,
+    rounds: int,
+    vectors: Collection[str],
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """Return the valid replies, and for each other one why it is refused, both by agent.
 
-    Parameters
-    ----------
-    replies : iterable of Message
-        What arrived.
-    expected : ExpectedReply
-        What a valid reply looks like.
+    A reply must be of the kind of the server's message, and contain the named vectors.
     """
     valid: dict[str, Message] = {}
     refused: dict[str, str] = {}
     for reply in replies:
         name = str(reply.metadata.get("name"))
-        reason = _find_fault(reply, expected)
+        reason = _find_fault(reply, config, kind, rounds, vectors)
         if name in valid:
             # Only one of the two can be the agent, and the server can't tell which: refuse both.
             reason = "two nodes use this name"
@@ -75,10 +50,12 @@ def reported_metrics(reply: Message) -> dict[str, float]:
     }
 
 
-def _find_fault(reply: Message, expected: ExpectedReply) -> str | None:
+def _find_fault(
+    reply: Message, config: ServerConfig, kind: str, rounds: int, vectors: Collection[str]
+) -> str | None:
     """Return why a reply is not valid, or None if it is."""
     metadata = reply.metadata
-    if metadata.get("name") not in expected.roster:
+    if metadata.get("name") not in config.roster:
         return "it is not in the roster"
     if reply.kind == "error":
         return one_line(str(metadata.get("reason")), 300)
@@ -88,18 +65,19 @@ def _find_fault(reply: Message, expected: ExpectedReply) -> str | None:
             f"it uses version {version} of the protocol and the server version {PROTOCOL_VERSION}; "
             "install the same version of pcfed on both sides"
         )
-    if metadata.get("training") != expected.training:
+    if metadata.get("training") != config.training:
         return "its reply is for another training"
-    if reply.kind != expected.kind or metadata.get("round") != expected.round:
+    if reply.kind != kind or metadata.get("round") != rounds:
         return "its reply is for another round"
-    if reply.vectors.keys() != expected.vectors.keys():
-        return f"it must send {', '.join(expected.vectors) or 'no vectors'}"
-    for name, shape in expected.vectors.items():
-        vector = reply.vectors[name]
-        if vector.shape != shape or vector.dtype.kind != "f":
-            return f"its vectors must be {shape[0]} floats"
+    if reply.vectors.keys() != set(vectors):
+        return f"it must send {', '.join(vectors) or 'no vectors'}"
+    size = NUM_AUDIT_DIRECTIONS if kind == "audit" else config.n
+    for vector in reply.vectors.values():
+        if vector.shape != (size,) or vector.dtype.kind != "f":
+            return f"its vectors must be {size} floats"
         if not np.isfinite(vector).all():
             return "its vectors are not finite"
-        if np.linalg.norm(vector.astype(np.float64)) > expected.norm_limit:
-            return f"its norm is above the limit {expected.norm_limit:g}"
+        norm = np.linalg.norm(vector.astype(np.float64))
+        if kind == "train" and norm > config.norm_limit:
+            return f"its norm is above the limit {config.norm_limit:g}"
     return None

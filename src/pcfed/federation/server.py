@@ -7,10 +7,10 @@ was written, none of them was accepted, and the round is run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from pcfed.federation.certification import (
 )
 from pcfed.federation.paths import CHECKPOINT, HISTORY
 from pcfed.federation.protocol import (
-    NUM_AUDIT_DIRECTIONS,
     PROTOCOL_VERSION,
     AcceptedUpdate,
     Message,
@@ -34,15 +33,10 @@ from pcfed.federation.protocol import (
     audit_directions,
     round_metadata,
 )
-from pcfed.federation.replies import ExpectedReply, reported_metrics, split_replies
-from pcfed.federation.server_config import ServerConfig
-from pcfed.federation.server_result import ServerResult
-from pcfed.federation.server_state import ServerState
-from pcfed.federation.status_file import StatusCallback, ignore_status
+from pcfed.federation.replies import reported_metrics, split_replies
+from pcfed.federation.server_state import ServerConfig, ServerResult, ServerState
+from pcfed.federation.status_file import StatusCallback
 from pcfed.storage.journal import Journal
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""Shapes of named vectors."""
 
 
 class MissingAgents(RuntimeError):
@@ -70,7 +64,7 @@ class Server:
     config: ServerConfig
     transport: Transport
     folder: Path
-    on_status: StatusCallback = ignore_status
+    on_status: StatusCallback = lambda **changes: None
     state: ServerState = field(init=False)
     _without_consent: set[str] = field(default_factory=set, init=False)
     _certificate: FederatedCertificate | None = field(default=None, init=False)
@@ -86,24 +80,16 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._history.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._history.__exit__(*error)
 
     # -- rounds -------------------------------------------------------------------------------
 
     def run(self) -> ServerState:
         """Run the remaining rounds, or until the gap is reached; return the last state.
 
-        Raises
-        ------
-        MissingAgents
-            If all attempts at a round had too few agents, or ``gap`` is set and an agent's owner
-            does not consent to certificates. Call it again to resume.
+        Raises MissingAgents if all attempts at a round had too few agents, or ``gap`` is set and an
+        agent's owner does not consent to certificates. Call it again to resume.
         """
         while self.state.round < self.config.rounds and not self._gap_reached():
             self.run_round()
@@ -135,8 +121,7 @@ class Server:
     def _try_round(self) -> bool:
         """Run a round once; return whether enough updates were accepted."""
         config, before = self.config, self.state
-        shapes = dict.fromkeys(config.algorithm.sends, (config.n,))
-        updates, refused = self._exchange("train", shapes, min_present=config.minimum)
+        updates, refused = self._exchange("train", config.algorithm.sends, config.minimum)
         if config.gap is not None:
             self._require_consent("rounds.gap")
         if len(updates) < max(1, config.minimum):
@@ -149,28 +134,22 @@ class Server:
             for key, vector in updates[name].vectors.items():
                 add_rows(vectors.setdefault(key, np.zeros(config.n)), vector[None])
         steps = config.local_steps * len(accepted)
-        sums = Sums(vectors, len(accepted), steps)
         metrics = {name: reported_metrics(updates[name]) for name in accepted}
-        self._history.append(
-            {
-                "round": before.round,
-                "accepted": accepted,
-                "refused": refused,
-                "missing": [n for n in config.roster if n not in updates and n not in refused],
-                "metrics": {name: reported for name, reported in metrics.items() if reported},
-            }
-        )
+        entry = {
+            "round": before.round,
+            "accepted": accepted,
+            "refused": refused,
+            "missing": [n for n in config.roster if n not in updates and n not in refused],
+            "metrics": {name: reported for name, reported in metrics.items() if reported},
+        }
+        self._history.append(entry)
         update = AcceptedUpdate(before.round, steps)
+        sums = Sums(vectors, len(accepted), steps)
+        server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
+        latest = {**before.accepted, **dict.fromkeys(accepted, update)}
         # The history is written first: what it has beyond the checkpoint is cut off on a restart.
-        self._save(
-            ServerState(
-                before.config,
-                before.round + 1,
-                config.algorithm.aggregate(before.vectors, sums, self._round_info),
-                {**before.accepted, **dict.fromkeys(accepted, update)},
-                self._history.flush(),
-            )
-        )
+        extent = self._history.flush()
+        self._save(ServerState(before.config, before.round + 1, server, latest, extent))
         return True
 
     # -- certificate, end and audit -----------------------------------------------------------
@@ -178,10 +157,7 @@ class Server:
     def certificate(self) -> FederatedCertificate:
         """Return the certificate of the agents' models after the last round.
 
-        Raises
-        ------
-        MissingAgents
-            If an agent of the roster does not answer, or its owner does not consent.
+        Raises MissingAgents if an agent does not answer, or its owner does not consent.
         """
         done = self.state.round
         if self._certificate is None or self._certificate.round != done:
@@ -194,18 +170,13 @@ class Server:
 
         Both are multiplied by public random vectors. The result is the largest difference of the
         products, relative to the norm of the random vector; it should be rounding errors only.
-
-        Raises
-        ------
-        MissingAgents
-            If an agent of the roster does not answer.
+        Raises MissingAgents if an agent does not answer.
         """
         self._report_stage("audit")
         config = self.config
         start = config.algorithm.start(np.zeros((1, config.n)))
         names = list(config.algorithm.audited(*start))
-        shapes = dict.fromkeys(names, (NUM_AUDIT_DIRECTIONS,))
-        replies = self._ask_all("audit", shapes, purpose="The audit")
+        replies = self._ask_all("audit", names, "The audit")
         directions = audit_directions(config.training, self.state.round, config.n)
         differences = {}
         for name in names:
@@ -217,22 +188,14 @@ class Server:
     def finish(
         self, certificate: FederatedCertificate | None = None
     ) -> dict[str, dict[str, float]]:
-        """Send every agent its last accepted update, so that it can write its model.
+        """Send every agent its last accepted update, so that it can write its model and its report.
 
-        Parameters
-        ----------
-        certificate : FederatedCertificate, optional
-            The certificate for the agents' reports.
-
-        Returns
-        -------
-        dict
-            The agents that have confirmed it, each with the metrics that it reports.
+        The result has the agents that have confirmed it, each with the metrics that it reports.
         """
         self._report_stage("finish")
         more = {} if certificate is None else {"certificate": certificate.sentence}
         roster = self.config.roster
-        confirmed, _ = self._exchange("finish", {}, min_present=len(roster), metadata=more)
+        confirmed, _ = self._exchange("finish", (), len(roster), metadata=more)
         return {name: reported_metrics(confirmed[name]) for name in roster if name in confirmed}
 
     def conclude(self) -> ServerResult:
@@ -240,20 +203,14 @@ class Server:
 
         It may be called again, for example after an agent has come back.
         """
-        certificate, no_certificate = None, None
+        result = ServerResult(self.state.round)
         try:
-            certificate = self.certificate()
+            result = replace(result, certificate=self.certificate())
         except MissingAgents as error:
-            no_certificate = str(error)
-        confirmed = self.finish(certificate)
-        result = ServerResult(
-            rounds=self.state.round,
-            finished=list(confirmed),
-            metrics={name: reported for name, reported in confirmed.items() if reported},
-            certificate=certificate,
-            no_certificate=no_certificate,
-        )
-        return self.add_audit(result)
+            result = replace(result, no_certificate=str(error))
+        confirmed = self.finish(result.certificate)
+        metrics = {name: reported for name, reported in confirmed.items() if reported}
+        return self.add_audit(replace(result, finished=list(confirmed), metrics=metrics))
 
     def add_audit(self, result: ServerResult) -> ServerResult:
         """Return a result with a new audit, or with the reason why there is none."""
@@ -271,18 +228,18 @@ class Server:
         it, because a reply may be the first to say that an owner does not consent.
         """
         self._require_consent("A certificate")
-        shapes = dict.fromkeys(REPLY_VECTORS[kind], (self.config.n,))
         try:
-            return self._ask_all(kind, shapes, vectors, purpose="A certificate")
+            return self._ask_all(kind, REPLY_VECTORS[kind], "A certificate", vectors)
         finally:
             self._require_consent("A certificate")
 
     def _require_consent(self, purpose: str) -> None:
         """Raise if the owner of an agent is known not to consent to certificates."""
         if self._without_consent:
+            names = ", ".join(sorted(self._without_consent))
             raise MissingAgents(
-                f"{purpose} needs the consent of all agents, and {_join(self._without_consent)} "
-                "did not give it; the owner can, with certificate = true in the agent's file."
+                f"{purpose} needs the consent of all agents, and {names} did not give it; the "
+                "owner can, with certificate = true in the agent's file."
             )
 
     def _report_stage(self, stage: str, **changes: int) -> None:
@@ -293,32 +250,29 @@ class Server:
     def _ask_all(
         self,
         kind: str,
-        shapes: Shapes,
-        vectors: Mapping[str, Array] | None = None,
-        *,
+        expected: Collection[str],
         purpose: str,
+        vectors: Mapping[str, Array] | None = None,
     ) -> dict[str, Message]:
         """Return the valid replies of all agents, in the order of the roster, or raise."""
         roster = self.config.roster
-        valid, refused = self._exchange(kind, shapes, min_present=len(roster), vectors=vectors)
+        valid, refused = self._exchange(kind, expected, len(roster), vectors)
         missing = [name for name in roster if name not in valid]
         if missing:
             reason = f" ({refused[missing[0]]})" if missing[0] in refused else ""
-            raise MissingAgents(
-                f"{purpose} needs all agents, and {_join(missing)} did not answer{reason}."
-            )
+            names = ", ".join(sorted(missing))
+            raise MissingAgents(f"{purpose} needs all agents, and {names} did not answer{reason}.")
         return {name: valid[name] for name in roster}
 
     def _exchange(
         self,
         kind: str,
-        shapes: Shapes,
-        *,
+        expected: Collection[str],
         min_present: int,
         vectors: Mapping[str, Array] | None = None,
         metadata: Mapping[str, Scalar] | None = None,
     ) -> tuple[dict[str, Message], dict[str, str]]:
-        """Send a message to every agent; return the valid replies, and why others are refused."""
+        """Send a message to all agents; return the replies with these vectors, and refusals."""
         config = self.config
         messages = self._messages(kind, vectors or {}, metadata or {})
         replies = list(self.transport.exchange(messages, min_present))
@@ -327,15 +281,7 @@ class Server:
             if isinstance(name, str) and name in config.roster and consent is not None:
                 change = self._without_consent.discard if consent else self._without_consent.add
                 change(name)
-        expected = ExpectedReply(
-            kind,
-            config.training,
-            self.state.round,
-            config.roster,
-            shapes,
-            config.norm_limit if kind == "train" else np.inf,
-        )
-        valid, refused = split_replies(replies, expected)
+        valid, refused = split_replies(replies, config, kind, self.state.round, expected)
         self.on_status(refused=refused)
         return valid, refused
 
@@ -359,15 +305,11 @@ class Server:
             "steps": config.local_steps,
             "seed": config.seed,
         }
-        messages = {}
+        sent, messages = {**state.vectors, **vectors}, {}
         for position, name in enumerate(config.roster):
-            accepted = state.accepted[name]
-            own: dict[str, Scalar] = {
-                "position": position,
-                "accepted_round": accepted.round,
-                "accepted_steps": accepted.steps,
-            }
-            messages[name] = Message(kind, {**common, **own}, {**state.vectors, **vectors})
+            last = state.accepted[name]
+            accepted = {"accepted_round": last.round, "accepted_steps": last.steps}
+            messages[name] = Message(kind, {**common, "position": position, **accepted}, sent)
         return messages
 
     # -- checkpoint ---------------------------------------------------------------------------
@@ -396,7 +338,3 @@ class Server:
         """Write the checkpoint; from now on its updates are accepted."""
         state.save(self.folder / CHECKPOINT)
         self.state = state
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

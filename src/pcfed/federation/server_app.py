@@ -16,8 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from pcfed.config.federation_files import read_server_file
 from pcfed.federation.paths import CHECKPOINT, LOCK, RESULT, STATUS, training_directory
 from pcfed.federation.server import Server
-from pcfed.federation.server_config import ServerConfig
-from pcfed.federation.server_result import ServerResult
+from pcfed.federation.server_state import ServerConfig, ServerResult
 from pcfed.federation.status_file import StatusFile
 from pcfed.federation.transport import FlowerTransport, resolve_roster
 from pcfed.storage.locks import exclusive_lock
@@ -35,17 +34,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_task(grid: Grid, path: Path, task: str) -> None:
-    """Train or audit, and write the result.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's nodes.
-    path : Path
-        The server's file.
-    task : {"train", "audit"}
-        Whether to train, from the last checkpoint on, or only to audit.
-    """
+    """Train from the last checkpoint on, or only audit, and write the result."""
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}; give one of them.")
     file = read_server_file(path)
@@ -65,12 +54,11 @@ def run_task(grid: Grid, path: Path, task: str) -> None:
         with Server(config, transport, folder, status.update) as server:
             done = server.state.round
             status.update(roster=list(config.roster), first_round=done, round=done)
-            if task == "audit":
-                previous = (
-                    ServerResult.load(result_path) if result_path.exists() else ServerResult(done)
-                )
-                result = server.add_audit(previous)
-            else:
+            if task == "train":
                 server.run()
                 result = server.conclude()
+            elif result_path.exists():
+                result = server.add_audit(ServerResult.load(result_path))
+            else:
+                result = server.add_audit(ServerResult(done))
         result.save(result_path)

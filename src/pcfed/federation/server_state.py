@@ -1,35 +1,93 @@
-"""The server's checkpoint: it alone decides which updates have been accepted."""
+"""The server's configuration of a training, its checkpoint, and the result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
+from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array
+from pcfed.config.federation_files import ServerFile
+from pcfed.federation.certification import FederatedCertificate
 from pcfed.federation.protocol import AcceptedUpdate
 from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.journal import Extent
-from pcfed.storage.saved import Metadata, SavedArchive
+from pcfed.storage.saved import Metadata, SavedArchive, SavedJson
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the server needs to know before a training starts.
+
+    Attributes
+    ----------
+    training : str
+        Name of the training.
+    roster : tuple of str
+        Names of all agents, present or not; m is their number.
+    n : int
+        Number of parameters.
+    algorithm : Algorithm
+        The algorithm, with numbers or schedules for its step and penalty.
+    rounds, local_steps : int
+        Numbers of rounds, and of local steps in a round.
+    seed : int
+        Seed of all random streams.
+    minimum : int
+        A round with fewer accepted updates is repeated.
+    attempts : int
+        How often a round is tried before the training stops with an error.
+    norm_limit : float
+        The largest norm that a vector of an update may have.
+    gap : float or None
+        The certified relative gap at which the training stops.
+    gap_every : int
+        Number of rounds between two certificates of the gap.
+    """
+
+    training: str
+    roster: tuple[str, ...]
+    n: int
+    algorithm: Algorithm
+    rounds: int
+    local_steps: int = 1
+    seed: int = 0
+    minimum: int = 1
+    attempts: int = 10
+    norm_limit: float = np.inf
+    gap: float | None = None
+    gap_every: int = 10
+
+    @classmethod
+    def from_file(cls, file: ServerFile) -> Self:
+        """Return the configuration of a server's file; a roster that is a number becomes empty."""
+        roster = () if isinstance(file.roster, int) else file.roster
+        options = file.rounds.model_dump(exclude={"deadline"}, exclude_none=True)
+        return cls(file.training, roster, file.model.n, file.algorithm, **options)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the part of the configuration that must stay the same when a training resumes."""
+        return {
+            "training": self.training,
+            "roster": list(self.roster),
+            "n": self.n,
+            "algorithm": repr(self.algorithm),
+            "local_steps": self.local_steps,
+            "seed": self.seed,
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class ServerState(SavedArchive):
-    """The state of a training at the server.
+    """The server's checkpoint: it alone decides which updates have been accepted.
 
-    Attributes
-    ----------
-    config : mapping
-        The part of the configuration that must stay the same (`ServerConfig.identity`).
-    round : int
-        Number of completed rounds.
-    vectors : mapping of str to Array
-        The server's vectors.
-    accepted : mapping of str to AcceptedUpdate
-        The last accepted update of each agent.
-    history : Extent or None
-        The part of the history file that belongs to these rounds; None before the first one.
+    ``config`` is the part of the configuration that must stay the same (`ServerConfig.identity`),
+    ``round`` is the number of completed rounds, ``accepted`` has the last accepted update of each
+    agent, and ``history`` is the part of the history file that belongs to these rounds.
     """
 
     file_kind: ClassVar[str] = "checkpoint of a federation's server"
@@ -62,3 +120,44 @@ class ServerState(SavedArchive):
             {name: AcceptedUpdate(**update) for name, update in metadata["accepted"].items()},
             None if history is None else Extent(*history),
         )
+
+
+@dataclass(frozen=True)
+class ServerResult(SavedJson):
+    """What the server knows about a training after its last round.
+
+    Attributes
+    ----------
+    rounds : int
+        Number of completed rounds.
+    finished : list of str or None
+        The agents that have written their models; None if the training has not ended yet.
+    metrics : mapping of str to mapping
+        The metrics that agents report, by agent.
+    certificate : FederatedCertificate or None
+        The certificate of the feasible models.
+    audit : mapping of str to float or None
+        For each audited vector, the distance of the server's average from the agents'.
+    no_certificate, no_audit : str or None
+        Why there is no certificate or no audit: a sentence.
+    """
+
+    file_kind: ClassVar[str] = "result of a training"
+    format: ClassVar[int] = 1
+
+    rounds: int
+    finished: list[str] | None = None
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    certificate: FederatedCertificate | None = None
+    no_certificate: str | None = None
+    audit: Mapping[str, float] | None = None
+    no_audit: str | None = None
+
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        found = contents["certificate"]
+        certificate = None if found is None else FederatedCertificate(**found)
+        return cls(**{**contents, "certificate": certificate})

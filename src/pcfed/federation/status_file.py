@@ -5,24 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from pcfed.storage.saved import Metadata, SavedJson
 
-
-class StatusCallback(Protocol):
-    """Receives every change of a training's status."""
-
-    def __call__(self, **changes: Any) -> None:
-        """Take new values of some attributes of `Status`."""
-
-
-def ignore_status(**changes: Any) -> None:
-    """Do nothing with a change of the status."""
+StatusCallback = Callable[..., None]
+"""Takes new values of some attributes of `Status`, by name."""
 
 
 @dataclass(frozen=True)
@@ -80,23 +71,11 @@ class Status(SavedJson):
 
     @classmethod
     def _from_json(cls, contents: Metadata) -> Self:
-        return cls(**{key: value for key, value in contents.items() if key != "format"})
+        return cls(**contents)
 
 
 class StatusFile:
-    """Keeps the file of a status up to date; a context manager.
-
-    If its block ends with an error, the file contains the error.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    training : str
-        Name of the training.
-    rounds : int
-        Number of rounds at most.
-    """
+    """Keeps the file of a status up to date; a context manager that records errors of its block."""
 
     def __init__(self, path: Path, training: str, rounds: int) -> None:
         self._path = path
@@ -115,12 +94,7 @@ class StatusFile:
         self.update()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.update(stage="done")
         else:
@@ -128,15 +102,7 @@ class StatusFile:
 
 
 def read_history(path: Path, max_rounds: int) -> list[dict[str, Any]]:
-    """Return the last entries of a history file; a line that is not complete yet is skipped.
-
-    Parameters
-    ----------
-    path : Path
-        The file, with one round in each line.
-    max_rounds : int
-        How many entries to return at most.
-    """
+    """Return the last entries of a history file; a line that is not complete yet is skipped."""
     try:
         with path.open("rb") as file:
             lines = deque((line for line in file if line.endswith(b"\n")), max_rounds)

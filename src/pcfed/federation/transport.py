@@ -16,7 +16,7 @@ from pcfed.config.fields import check_agent_name
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, Scalar
 from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_state import ServerState
-from pcfed.federation.status_file import StatusCallback, ignore_status
+from pcfed.federation.status_file import StatusCallback
 
 DISCOVERY_INTERVAL = 1.0
 """Seconds between two looks for new nodes."""
@@ -27,28 +27,14 @@ METADATA, VECTORS, KIND = "metadata", "vectors", "kind"
 
 
 def to_records(message: Message, **metadata: Scalar) -> RecordDict:
-    """Return a message as Flower's records: a ConfigRecord and an ArrayRecord.
-
-    Parameters
-    ----------
-    message : Message
-        The message.
-    metadata
-        More metadata to send with it.
-    """
+    """Return a message, with more metadata, as Flower's records."""
     arrays = {name: Array(vector) for name, vector in message.vectors.items()}
     config = ConfigRecord({KIND: message.kind, **message.metadata, **metadata})
     return RecordDict({METADATA: config, VECTORS: ArrayRecord(arrays)})
 
 
 def from_records(records: RecordDict) -> Message:
-    """Return the message in Flower's records.
-
-    Raises
-    ------
-    ValueError
-        If they do not contain a message of pcfed.
-    """
+    """Return the message in Flower's records; ValueError if there is none of pcfed."""
     try:
         config = records.config_records[METADATA].items()
         metadata = {key: value for key, value in config if isinstance(value, (str, int, float))}
@@ -63,26 +49,12 @@ class FlowerTransport:
     """Carries messages over Flower.
 
     It asks every new node for the name of its agent. A reply always belongs to the agent whose node
-    was asked, whatever name is in the reply.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's nodes.
-    model : ServerModel
-        What is trained; it is sent with every message.
-    deadline : float
-        How many seconds to wait for agents to connect, and for their replies.
-    on_status : StatusCallback
-        Called when agents come, answer or are late.
+    was asked, whatever name is in the reply. The model is sent with every message. ``deadline`` is
+    how many seconds to wait for agents to connect, and again for their replies.
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        model: ServerModel,
-        deadline: float,
-        on_status: StatusCallback = ignore_status,
+        self, grid: Grid, model: ServerModel, deadline: float, on_status: StatusCallback
     ) -> None:
         self._grid, self._model, self._deadline = grid, model, deadline
         self._on_status = on_status
@@ -90,15 +62,7 @@ class FlowerTransport:
         self._late: set[int] = set()
 
     def exchange(self, messages: Mapping[str, Message], min_present: int) -> Iterable[Message]:
-        """Send messages to agents and return the replies that arrived in time.
-
-        Parameters
-        ----------
-        messages : mapping of str to Message
-            The message for each agent, by the agent's name.
-        min_present : int
-            How many of these agents to wait for before messages are sent.
-        """
+        """Send messages to agents and return the replies that arrived in time (`Transport`)."""
         present = self._wait_for(min_present, set(messages))
         model = self._model.model_dump_json()
         asked = {node: name for node, name in present.items() if name in messages}
@@ -114,18 +78,7 @@ class FlowerTransport:
         return replies
 
     def first_agents(self, num_agents: int) -> tuple[str, ...]:
-        """Return the names of the first agents that connect, in alphabetical order.
-
-        Parameters
-        ----------
-        num_agents : int
-            How many.
-
-        Raises
-        ------
-        MissingAgents
-            If fewer agents connect in time.
-        """
+        """Return the first agents that connect, in alphabetical order, or raise MissingAgents."""
         names = list(dict.fromkeys(self._wait_for(num_agents).values()))
         if len(names) < num_agents:
             raise MissingAgents(
@@ -206,28 +159,18 @@ class FlowerTransport:
         self._late.update(waiting.values())
         return replies
 
-    def _pull(self, ids: list[str]) -> Iterable[FlowerMessage]:
+    def _pull(self, ids: list[str]) -> list[FlowerMessage]:
         """Return the replies that have arrived; a failed connection is tried again later."""
         try:
-            replies: Iterable[FlowerMessage] = self._grid.pull_messages(ids)
+            return list(self._grid.pull_messages(ids))
         except httpx.TransportError:
             return []
-        return replies
 
 
 def resolve_roster(checkpoint: Path, size: int, transport: FlowerTransport) -> tuple[str, ...]:
     """Return the roster of a training whose file has only the number of agents.
 
     The first agents that connect are the roster, and the checkpoint keeps it.
-
-    Parameters
-    ----------
-    checkpoint : Path
-        The checkpoint of the training, if it has started.
-    size : int
-        Number of agents.
-    transport : FlowerTransport
-        Finds the agents.
     """
     if not checkpoint.exists():
         return transport.first_agents(size)
