@@ -124,8 +124,7 @@ class Problem:
             raise ValueError("Problem: agents must not be empty, got none; add an Agent.")
         for i, agent in enumerate(roster):
             _check_type(f"Problem: agents[{i}]", agent, Agent)
-        first = roster[0].loss
-        for i, agent in enumerate(roster):
+            first = roster[0].loss
             if (agent.loss.n, agent.loss.shape) != (first.n, first.shape):
                 raise ValueError(
                     f"Problem: agent {i} has {agent.loss.n} parameters of shape "
@@ -141,8 +140,7 @@ class Problem:
                 "rename one, or leave names out."
             )
         self.m = len(self.agents)
-        self.n = first.n
-        self.shape = first.shape
+        self.n, self.shape = first.n, first.shape
 
     def __repr__(self) -> str:
         return f"Problem({self.m} agents, {self.n} parameters)"
@@ -163,10 +161,7 @@ class Problem:
     def typical_smoothness(self, batches: Sequence[int] | None = None) -> float:
         r"""Return the curvature to expect in training: the largest over the agents.
 
-        Parameters
-        ----------
-        batches : sequence of int, optional
-            Every agent's number of samples in a gradient; by default all of its samples.
+        ``batches`` are the agents' numbers of samples in a gradient; by default all samples.
         """
         sizes = [None] * self.m if batches is None else batches
         pairs = zip(self.agents, sizes, strict=True)
@@ -178,14 +173,9 @@ class Problem:
         return max(agent.coupling for agent in self.agents)
 
     def L_G(self, penalty: float) -> float:
-        r"""Return the smoothness of the penalised objective of one agent.
+        r"""Return the smoothness of the penalised objective of one agent; $\rho$ is the penalty.
 
         $$ L_G = \frac{L_f + \sigma (m - 1)}{m} + \rho $$
-
-        Parameters
-        ----------
-        penalty : float
-            $\rho \ge 0$.
         """
         rho = positive("Problem.L_G: penalty", penalty, zero=True)
         return (self.L_f + self.sigma * (self.m - 1)) / self.m + rho
@@ -218,10 +208,8 @@ class Problem:
         r"""Return $f(x_1..x_m)$ of the models, one row per agent."""
         x = self.as_models("Problem.objective: models", models)
         mean = x.mean(axis=0)
-        coupling = sum(
-            agent.coupling / 2 * float(np.sum((x_i - mean) ** 2))
-            for agent, x_i in zip(self.agents, x, strict=True)
-        )
+        pairs = zip(self.agents, x, strict=True)
+        coupling = sum(a.coupling / 2 * float(np.sum((x_i - mean) ** 2)) for a, x_i in pairs)
         return self.loss(mean) + coupling / self.m
 
     def gradient(self, models: Array) -> Float64Array:
@@ -241,9 +229,8 @@ class Problem:
     def infeasibility(self, models: Array) -> Float64Array:
         r"""Return the distance of every model to its own set, $\|x_i - \Pi_{X_i}[x_i]\|$."""
         x = self.as_models("Problem.infeasibility: models", models)
-        return np.array(
-            [agent.feasible_set.distance(x_i) for agent, x_i in zip(self.agents, x, strict=True)]
-        )
+        pairs = zip(self.agents, x, strict=True)
+        return np.array([agent.feasible_set.distance(x_i) for agent, x_i in pairs])
 
     def to_float64(self) -> Problem:
         """Return the same problem with all losses in float64 arithmetic; test losses stay."""

@@ -49,17 +49,7 @@ def _key(seed: int) -> NDArray[np.uint64]:
 def random_stream(
     seed: int, purpose: Purpose, agent: int = 0, round_index: int = 0
 ) -> np.random.Generator:
-    """Return the random generator of one agent in one round.
-
-    Parameters
-    ----------
-    seed : int
-        The seed of the run, at least 0.
-    purpose : Purpose
-        What the numbers are used for.
-    agent, round_index : int
-        Position in the roster and index of the round, both from 0.
-    """
+    """Return the random generator of one agent (position in the roster, from 0) in one round."""
     counter = np.array([0, purpose, agent, round_index], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=_key(seed), counter=counter))
 
@@ -69,17 +59,9 @@ def random_bits(
 ) -> NDArray[np.uint64]:
     """Return 64 random bits for every agent in one round and each position in its sequence.
 
-    They are a hash of (seed, agent, round, position). One call serves a whole group of agents,
-    because creating a `random_stream` for each can take longer than the gradients.
-
-    Parameters
-    ----------
-    seed, round_index : int
-        Seed of the run and index of the round.
-    agents : sequence of int
-        Positions in the roster.
-    positions : array of shape (agents, ...)
-        Which numbers of the agent's sequence to return.
+    They are a hash of (seed, agent, round, position); ``positions`` has the shape (agents, ...).
+    One call serves a whole group of agents, because creating a `random_stream` for each can take
+    longer than the gradients.
 
     References
     ----------
@@ -159,20 +141,14 @@ class BatchSampler:
     def draw(self, seed: int, agent: int, round_index: int, steps: int) -> Sequence[Rows]:
         """Return the rows of an agent's batches in a round, in the form that is fastest to read.
 
-        Parameters
-        ----------
-        seed, agent, round_index : int
-            Seed of the run, position of the agent in the roster, index of the round.
-        steps : int
-            Number of batches; the first ones do not depend on it.
+        The first batches do not depend on the number of ``steps``.
         """
         if self.is_full_batch:
             return [None] * steps
-        if self.sampling == "blocks":
-            num_samples = np.array([self.num_samples])
-            (starts,) = self._draw_blocks(seed, [agent], round_index, steps, num_samples).tolist()
-            return [slice(i, min(i + self.batch_size, self.num_samples)) for i in starts]
-        return list(self.draw_group(seed, [agent], round_index, steps)[0])
+        rows = self.draw_group(seed, [agent], round_index, steps)[0]
+        if self.sampling != "blocks":
+            return list(rows)
+        return [slice(i, min(i + self.batch_size, self.num_samples)) for i in rows[:, 0].tolist()]
 
     def draw_group(
         self,
@@ -182,44 +158,29 @@ class BatchSampler:
         steps: int,
         num_samples: Sequence[int] | None = None,
     ) -> NDArray[np.intp]:
-        """Return the row numbers that ``draw`` returns for several agents.
+        """Return what ``draw`` returns for several agents: row numbers (agents, steps, batch_size).
 
-        All agents must have the ``group_key`` of this one, which must not be None.
-
-        Parameters
-        ----------
-        seed, round_index, steps : int
-            As in ``draw``.
-        agents : sequence of int
-            Positions in the roster.
-        num_samples : sequence of int, optional
-            Every agent's number of samples; by default the number of this one for all.
-
-        Returns
-        -------
-        array of int, shape (agents, steps, batch_size)
+        All agents must have the ``group_key`` of this one, which must not be None. ``num_samples``
+        are the agents' numbers of samples; by default all have the number of this one.
         """
-        size = self.batch_size
-        N = np.array([self.num_samples] * len(agents) if num_samples is None else num_samples)
+        size, shape = self.batch_size, (len(agents), steps, self.batch_size)
         if self.is_full_batch:
-            return np.broadcast_to(np.arange(size), (len(agents), steps, size))
-        if self.sampling == "blocks":
-            starts = self._draw_blocks(seed, agents, round_index, steps, N)
-            return starts[..., None] + np.arange(size)
+            return np.broadcast_to(np.arange(size), shape)
+        N = np.array([self.num_samples] * len(agents) if num_samples is None else num_samples)
         if self.sampling == "with_replacement":
-            drawn = _draw_uniformly(seed, agents, round_index, steps * size, N)
-            return drawn.reshape(len(agents), steps, size)
+            return _draw_uniformly(seed, agents, round_index, steps * size, N).reshape(shape)
+        if self.sampling == "blocks":
+            # The block of a uniformly drawn row has a probability proportional to its size.
+            drawn = _draw_uniformly(seed, agents, round_index, steps, N)
+            return (drawn // size * size)[..., None] + np.arange(size)
         if self._sorts:
             return self._draw_by_sorting(seed, agents, round_index, steps, N)
-        return self._draw_by_generator(seed, agents, round_index, steps, N)
-
-    def _draw_blocks(
-        self, seed: int, agents: Sequence[int], round_index: int, steps: int, N: NDArray[np.intp]
-    ) -> NDArray[np.intp]:
-        """Return the first rows of blocks, each with a probability proportional to its size."""
-        # The block of a uniformly drawn row has exactly this probability.
-        drawn = _draw_uniformly(seed, agents, round_index, steps, N)
-        return drawn // self.batch_size * self.batch_size
+        streams = (random_stream(seed, Purpose.BATCHES, agent, round_index) for agent in agents)
+        batches = [
+            [rng.choice(samples, size, replace=False, shuffle=False) for _ in range(steps)]
+            for rng, samples in zip(streams, N.tolist(), strict=True)
+        ]
+        return np.array(batches).reshape(shape)
 
     def _draw_by_sorting(
         self, seed: int, agents: Sequence[int], round_index: int, steps: int, N: NDArray[np.intp]
@@ -231,17 +192,6 @@ class BatchSampler:
         # Rows that an agent with fewer samples does not have are sorted last.
         keys[np.broadcast_to(row >= N, keys.shape)] = np.iinfo(np.uint64).max
         return np.argsort(keys, axis=2)[..., : self.batch_size]
-
-    def _draw_by_generator(
-        self, seed: int, agents: Sequence[int], round_index: int, steps: int, N: NDArray[np.intp]
-    ) -> NDArray[np.intp]:
-        """Return rows without repeats from one random stream for each agent."""
-        batches = []
-        for agent, samples in zip(agents, N.tolist(), strict=True):
-            rng = random_stream(seed, Purpose.BATCHES, agent, round_index)
-            for _ in range(steps):
-                batches.append(rng.choice(samples, self.batch_size, replace=False, shuffle=False))
-        return np.array(batches).reshape(len(agents), steps, self.batch_size)
 
 
 def _draw_uniformly(
@@ -255,16 +205,9 @@ def _draw_uniformly(
 
 
 def resolve_batch_size(batch: float | int, num_samples: int, *, agent: str) -> int:
-    """Return the number of samples that ``batch`` means for an agent.
+    """Return the number of samples that ``batch`` means for an agent with ``num_samples``.
 
-    Parameters
-    ----------
-    batch : float or int
-        A fraction of the data as a float in (0, 1], or a number of samples as an int.
-    num_samples : int
-        Number of samples that the agent has.
-    agent : str
-        The agent's name, for the message.
+    ``batch`` is a fraction of the data as a float in (0, 1], or a number of samples as an int.
 
     Examples
     --------

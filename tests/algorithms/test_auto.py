@@ -96,7 +96,9 @@ def test_losses_without_a_smoothness_need_a_number():
             return math.inf
 
     problem = Problem([Agent(Steep(np.eye(2), np.ones(2)), L1Ball(1.0), 0.1)])
-    with pytest.raises(ValueError, match="step must be a number for losses without a known smoothness"):
+    with pytest.raises(
+        ValueError, match="step must be a number for losses without a known smoothness"
+    ):
         run(problem, FedAvg("auto", 1.0), rounds=1)
 
 

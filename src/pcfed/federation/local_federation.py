@@ -123,6 +123,7 @@ class LocalFederation:
 
     def write_example(self, num_agents: int) -> None:
         """Write data, agents with different budgets and a server's file, unless there is one."""
+        _program("flower-superlink")  # nothing is written where Flower is not installed
         if self.server_file.exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from pcfed.arrays import Array
 
 Rows = slice | NDArray[np.integer[Any]] | None
 """The samples of a batch: a slice, an array of row numbers (repeats count twice), None for all."""
+
+RowIndex = slice | NDArray[np.intp]
+"""Checked rows: a slice or an array of row numbers, which may repeat or be negative."""
+
+ALL_ROWS = slice(None)
 
 
 class Loss(ABC):
@@ -76,24 +82,15 @@ class Loss(ABC):
     def permute_samples(self, order: ArrayLike) -> Loss:
         """Return a copy of this loss with its samples in another order.
 
-        ``sampling="blocks"`` shuffles the samples once, so that every batch is a slice.
-
-        Parameters
-        ----------
-        order : array of int
-            Every row number 0..size-1 once.
+        ``order`` holds every row number 0..size-1 once. ``sampling="blocks"`` shuffles the samples
+        once, so that every batch is a slice.
         """
 
     def typical_smoothness(self, batch: int | None = None) -> float:
         """Return the curvature to expect in training, which may be far below the bound $L_f$.
 
-        ``step="auto"`` is computed from it. The default is $L_f$.
-
-        Parameters
-        ----------
-        batch : int, optional
-            Number of samples in a gradient; all by default. The mean over a small batch has a
-            larger curvature than the mean over all samples.
+        ``step="auto"`` is computed from it. The default is $L_f$. The mean over a small ``batch``
+        of samples has a larger curvature than the mean over all of them.
         """
         return self.smoothness()
 
@@ -114,3 +111,37 @@ class Loss(ABC):
     def accuracy(self, x: ArrayLike) -> float:
         """Return the fraction of samples that are predicted correctly; NaN if undefined."""
         return math.nan
+
+
+def num_rows(index: RowIndex, size: int) -> int:
+    """Return how many of ``size`` rows an index selects."""
+    return len(range(*index.indices(size))) if isinstance(index, slice) else len(index)
+
+
+def row_numbers(rows: Rows, size: int) -> NDArray[np.intp]:
+    """Return the rows of a batch as an array of row numbers, none of them negative."""
+    if rows is None or isinstance(rows, slice):
+        return np.arange(*(rows or ALL_ROWS).indices(size))
+    return np.asarray(rows, np.intp) % size
+
+
+def split_index(index: RowIndex, size: int, max_rows: int) -> Iterator[RowIndex]:
+    """Yield consecutive parts of an index of ``size`` rows, each of at most ``max_rows`` rows.
+
+    Examples
+    --------
+    >>> list(split_index(slice(2, 9), 10, 3))
+    [slice(2, 5, 1), slice(5, 8, 1), slice(8, 9, 1)]
+    """
+    count = num_rows(index, size)
+    if count <= max_rows:
+        yield index
+    elif isinstance(index, slice):
+        rows = range(*index.indices(size))
+        for start in range(0, count, max_rows):
+            part = rows[start : start + max_rows]
+            # A backward range to row 0 stops at -1, which means the last row in a slice.
+            yield slice(part.start, None if part.stop < 0 else part.stop, part.step)
+    else:
+        for start in range(0, count, max_rows):
+            yield index[start : start + max_rows]

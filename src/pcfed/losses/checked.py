@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array
 from pcfed.errors import short_repr
-from pcfed.losses.base import Loss, Rows
-from pcfed.losses.row_index import ALL_ROWS, RowIndex, num_rows
+from pcfed.losses.base import ALL_ROWS, Loss, RowIndex, Rows, num_rows
 
 
 class CheckedLoss(Loss):
@@ -20,6 +21,26 @@ class CheckedLoss(Loss):
                 f"{type(self).__name__}: {name} cannot be changed; make a new loss instead."
             )
         super().__setattr__(name, value)
+
+    def gradient(self, x: ArrayLike, rows: Rows = None, out: Array | None = None) -> Array:
+        """Return the gradient of the mean over ``rows``, with the regulariser; see `Loss.gradient`.
+
+        A slice reads the data in place; an array of row numbers copies those rows, one block at a
+        time.
+        """
+        index, count = self._check_batch(rows)
+        with np.errstate(all="ignore"):
+            x = self._check_parameters(x)
+            grad = self._gradient_buffer(x, out)
+            self._write_gradient(index, count, x, grad)
+            if out is None or out is grad:
+                return grad
+            out[...] = grad
+        return out
+
+    @abstractmethod
+    def _write_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
+        """Write the gradient of the mean over ``count`` rows to ``grad``, which is not ``x``."""
 
     def _freeze(self) -> None:
         """Forbid changes from now on; the last call of a constructor."""
@@ -50,8 +71,12 @@ class CheckedLoss(Loss):
         return out if direct and not np.may_share_memory(x, out) else np.empty_like(x)
 
     def _check_batch(self, rows: Rows) -> tuple[RowIndex, int]:
-        """Return the index of a batch and how many rows it selects, at least one."""
-        index = self._check_rows(rows)
+        """Return a batch as a slice or an array of row numbers, and how many rows it selects."""
+        index: RowIndex
+        if rows is None or isinstance(rows, slice):
+            index = ALL_ROWS if rows is None else rows
+        else:
+            index = self._check_row_numbers(rows)
         count = num_rows(index, self.size)
         if count == 0:
             raise ValueError(
@@ -60,12 +85,8 @@ class CheckedLoss(Loss):
             )
         return index, count
 
-    def _check_rows(self, rows: Rows) -> RowIndex:
-        """Return rows as a slice or an array of row numbers."""
-        if rows is None:
-            return ALL_ROWS
-        if isinstance(rows, slice):
-            return rows
+    def _check_row_numbers(self, rows: ArrayLike) -> NDArray[np.intp]:
+        """Return rows as a vector of row numbers, possibly empty."""
         index = np.asarray(rows)
         if index.ndim != 1 or (index.dtype.kind not in "iu" and index.size):
             raise ValueError(

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pcfed import kernels
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import OTHER, BatchSource, LinearModelSpec, read_only
+from pcfed.losses.base import RowIndex, row_numbers
 from pcfed.losses.features import is_sparse
-from pcfed.losses.row_index import RowIndex
 
 if TYPE_CHECKING:
     from pcfed.losses.linear import LinearModel
@@ -39,21 +39,12 @@ def is_supported(model: LinearModel, batch: int) -> bool:
 
 
 def batch_source(
-    model: LinearModel,
-    features: NDArray[Any],
-    targets: Float64Array,
-    batches: NDArray[np.intp],
+    model: LinearModel, features: NDArray[Any], targets: Float64Array, batches: NDArray[np.intp]
 ) -> BatchSource:
-    """Return the arguments of the kernel for models like this one.
+    """Return the arguments of the kernel for models like this one, which it must support.
 
-    Parameters
-    ----------
-    model : LinearModel
-        Its batches of this size must be supported.
-    features, targets : arrays
-        Of one or several such models, one after the other; the features in C order.
-    batches : array of shape (steps, agents, batch)
-        Row numbers of ``features``.
+    ``features`` (in C order) and ``targets`` are those of one or several models, one after the
+    other; ``batches``, of shape (steps, agents, batch), holds row numbers of ``features``.
     """
     dtype = model.dtype.type
     spec = LinearModelSpec(
@@ -65,12 +56,7 @@ def batch_source(
 def gradients(source: BatchSource, x: Array, out: Array) -> None:
     """Write every agent's gradient at its row of ``x``, on its first batch, to its row of ``out``.
 
-    Parameters
-    ----------
-    source : BatchSource
-        The agents' data and batches.
-    x, out : arrays of shape (agents, n)
-        In the dtype of the losses and in C order; they share no memory.
+    Both are in the dtype of the losses and in C order, and share no memory.
     """
     compiled: Any = kernels.load("gradients")
     compiled.gradient_rows(*source.dtypes)(x, source, source.scratch(), out)
@@ -78,9 +64,8 @@ def gradients(source: BatchSource, x: Array, out: Array) -> None:
 
 def gradient(model: LinearModel, x: Array, index: RowIndex, out: Array) -> None:
     """Write the gradient of one model on a batch of a size that is supported."""
-    matrix, size = model._features.matrix, model.size
-    rows = np.arange(*index.indices(size)) if isinstance(index, slice) else index % size
-    targets = model._targets
+    matrix, targets = model._features.matrix, model._targets
+    rows = row_numbers(index, model.size)
     if not matrix.flags.c_contiguous:
         matrix, targets = matrix[rows], targets[rows]
         rows = np.arange(len(rows))

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from pcfed.arrays import Float64Array
+from pcfed.losses.base import ALL_ROWS
 from pcfed.losses.features import Features, Matrix, is_sparse
-from pcfed.losses.row_index import ALL_ROWS
 
 MAX_GRAM_SIZE = 64  # up to this many rows or columns the Gram matrix is faster, and exact
 TOLERANCE = 1e-4
@@ -32,9 +32,8 @@ def largest_eigenvalue(features: Features, *, intercept: bool) -> float:
     with np.errstate(all="ignore"):
         if min(size, n) <= MAX_GRAM_SIZE:
             gram = _gram_matrix(features, intercept)
-            return (
-                float(np.linalg.eigvalsh(gram)[-1]) / size if np.isfinite(gram).all() else math.inf
-            )
+            finite = np.isfinite(gram).all()
+            return float(np.linalg.eigvalsh(gram)[-1]) / size if finite else math.inf
         # Not a vector of ones, which can be orthogonal to the eigenvector.
         start = np.random.default_rng(0).standard_normal(n)
         image = _gram_product(features, start, intercept)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import sparse
 
-from pcfed.losses.row_index import RowIndex, split_index
+from pcfed.losses.base import RowIndex, split_index
 from pcfed.validation import positive
 
 Matrix = Any
@@ -110,19 +110,7 @@ def is_sparse(matrix: Matrix) -> bool:
 def read_features(
     where: str, X: Matrix, *, scale: float | None, dtype: DTypeLike | None
 ) -> Features:
-    """Check ``X`` and wrap it, without a copy if its form allows it.
-
-    Parameters
-    ----------
-    where : str
-        The name of the loss, for error messages.
-    X : array or scipy.sparse matrix, samples × features
-        What the user gave.
-    scale : float, optional
-        Factor on X; by default 1/255 for uint8 and 1 otherwise.
-    dtype : float32 or float64, optional
-        The dtype of products; by default the one closest to X.
-    """
+    """Check what the user gave and wrap ``X``, without a copy if its form allows it."""
     if scale is not None:
         scale = positive(f"{where}: scale", scale)
     matrix: Matrix = X if is_sparse(X) else as_number_array(X)
@@ -140,9 +128,8 @@ def read_features(
     if scale is None:
         scale = 1 / 255 if matrix.dtype == UINT8 else 1.0
     product_dtype = _product_dtype(where, dtype, matrix.dtype)
-    return Features(
-        _read_only_view(_convert_matrix(where, matrix, product_dtype)), product_dtype, scale
-    )
+    matrix = _convert_matrix(where, matrix, product_dtype)
+    return Features(_read_only_view(matrix), product_dtype, scale)
 
 
 def _convert_matrix(where: str, matrix: Matrix, dtype: np.dtype[Any]) -> Matrix:

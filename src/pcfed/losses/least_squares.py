@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array
 from pcfed.kernels.arguments import SQUARES
@@ -23,11 +23,9 @@ class LeastSquares(LinearModel):
 
     Parameters
     ----------
-    X : array or scipy.sparse matrix, samples × features
-        Float, integer or uint8. Read in place where possible, so do not change it afterwards.
     y : array of float
         Targets, one per row of X.
-    intercept, l2, scale, dtype
+    X, intercept, l2, scale, dtype
         As in `SoftmaxRegression`.
 
     Raises
@@ -46,18 +44,6 @@ class LeastSquares(LinearModel):
 
     max_logit_curvature = 1.0
     _kernel = SQUARES
-
-    def __init__(
-        self,
-        X: Matrix,
-        y: ArrayLike,
-        *,
-        intercept: bool = False,
-        l2: float = 0.0,
-        scale: float | None = None,
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(X, y, outputs=None, intercept=intercept, l2=l2, scale=scale, dtype=dtype)
 
     def accuracy(self, x: ArrayLike, X: Matrix | None = None, y: ArrayLike | None = None) -> float:
         r"""Return $R^2 = 1 - \sum_j (\hat y_j - y_j)^2 / \sum_j (y_j - \bar y)^2$.

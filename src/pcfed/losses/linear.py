@@ -19,16 +19,10 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pcfed.arrays import Array
 from pcfed.kernels.arguments import OTHER
-from pcfed.losses import compiled
-from pcfed.losses.base import Rows
+from pcfed.losses import compiled, feature_norms
+from pcfed.losses.base import ALL_ROWS, RowIndex
 from pcfed.losses.checked import CheckedLoss
-from pcfed.losses.feature_norms import (
-    largest_eigenvalue,
-    max_squared_row_norm,
-    squared_frobenius_norm,
-)
 from pcfed.losses.features import Features, Matrix, as_number_array, is_sparse, read_features
-from pcfed.losses.row_index import ALL_ROWS, RowIndex
 from pcfed.validation import positive
 
 
@@ -44,6 +38,8 @@ class LinearModel(CheckedLoss):
         The largest eigenvalue of the second derivative of a sample's loss in its logits.
     max_squared_logit_gradient : float
         The supremum of the squared norm of the derivative of a sample's loss in its logits.
+    classes : int or None
+        The number of logits of a sample; None, the default, for one that is not a class.
     intercept, l2, scale
         As in `SoftmaxRegression`.
     """
@@ -51,13 +47,7 @@ class LinearModel(CheckedLoss):
     convex = True  # every subclass has a convex loss of the logits, which are linear in x
     max_logit_curvature: float
     max_squared_logit_gradient: float = math.inf
-    intercept: bool
-    l2: float
-    scale: float
-    _given_scale: float | None
-    _features: Features
-    _targets: NDArray[Any]
-    _outputs: int
+    classes: int | None = None
     _kernel: int = OTHER
     """The loss of ``pcfed.kernels.arguments`` that it is, for the compiled gradient."""
 
@@ -66,11 +56,10 @@ class LinearModel(CheckedLoss):
         X: Matrix,
         y: ArrayLike,
         *,
-        outputs: int | None,
-        intercept: bool,
-        l2: float,
-        scale: float | None,
-        dtype: DTypeLike | None,
+        intercept: bool = False,
+        l2: float = 0.0,
+        scale: float | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         name = type(self).__name__
         if not isinstance(intercept, (bool, np.bool_)):
@@ -84,8 +73,8 @@ class LinearModel(CheckedLoss):
         self.scale = self._features.scale
         self.dtype = self._features.dtype
         self.size, columns = self._features.shape
-        self._outputs = outputs or 1
-        self.shape = (columns,) if outputs is None else (outputs, columns)
+        self._outputs = self.classes or 1
+        self.shape = (columns,) if self.classes is None else (self.classes, columns)
         num_coefficients = self._outputs * columns
         self.n = num_coefficients + (self._outputs if intercept else 0)
         self.intercept_slice = slice(num_coefficients, self.n) if intercept else None
@@ -131,31 +120,16 @@ class LinearModel(CheckedLoss):
             squares = float(np.square(W, dtype=np.float64).sum()) if self.l2 else 0.0
         return total / self.size + self.l2 / 2 * squares
 
-    def gradient(self, x: ArrayLike, rows: Rows = None, out: Array | None = None) -> Array:
-        """Return the gradient of the mean over ``rows`` plus the l2 term; see `Loss.gradient`.
-
-        A slice reads the features in place; an array of row numbers copies those rows, one block
-        at a time.
-        """
-        index, count = self._check_batch(rows)
-        with np.errstate(all="ignore"):
-            x = self._check_parameters(x)
-            grad = self._gradient_buffer(x, out)
-            if compiled.is_supported(self, count):
-                compiled.gradient(self, x, index, grad)
-            else:
-                self._numpy_gradient(index, count, x, grad)
-            if out is not None and out is not grad:
-                out[...] = grad
-        return grad if out is None else out
+    def _write_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
+        if compiled.is_supported(self, count):
+            compiled.gradient(self, x, index, grad)
+        else:
+            self._numpy_gradient(index, count, x, grad)
 
     def _numpy_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
-        r"""Write the gradient on ``count`` rows to ``grad``, in one pass over their blocks.
-
-        With the derivatives $r_j$ of the rows in their logits, the gradient is the mean of
-        $r_j \varphi_j^\top$, plus $l_2 W$, in the coefficients, and the mean of $r_j$ in the
-        intercept.
-        """
+        """Write the gradient on ``count`` rows to ``grad``, in one pass over their blocks."""
+        # With the derivatives r of the rows in their logits, it is the mean of r φᵀ, plus l2 · W,
+        # in the coefficients, and the mean of r in the intercept.
         W, b = self._split(x)
         G, c = self._split(grad)
         first = True
@@ -209,7 +183,7 @@ class LinearModel(CheckedLoss):
         """
         if math.isinf(self.max_squared_logit_gradient):
             return math.inf
-        squares = squared_frobenius_norm(self._features, intercept=self.intercept)
+        squares = feature_norms.squared_frobenius_norm(self._features, intercept=self.intercept)
         return self.max_squared_logit_gradient * squares / self.size
 
     def to_float64(self) -> Self:
@@ -223,12 +197,12 @@ class LinearModel(CheckedLoss):
     @cached_property
     def _largest_eigenvalue(self) -> float:
         """The largest eigenvalue of ΦᵀΦ/N, computed at first use."""
-        return largest_eigenvalue(self._features, intercept=self.intercept)
+        return feature_norms.largest_eigenvalue(self._features, intercept=self.intercept)
 
     @cached_property
     def _max_squared_row_norm(self) -> float:
         """The largest ‖φ‖², computed at first use."""
-        return max_squared_row_norm(self._features, intercept=self.intercept)
+        return feature_norms.max_squared_row_norm(self._features, intercept=self.intercept)
 
     def permute_samples(self, order: ArrayLike) -> Self:
         """Return a copy of this loss, and of its data, with the samples in another order."""

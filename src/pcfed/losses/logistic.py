@@ -24,12 +24,10 @@ class LogisticRegression(LinearModel):
 
     Parameters
     ----------
-    X : array or scipy.sparse matrix, samples × features
-        Float, integer or uint8. Read in place where possible, so do not change it afterwards.
     y : array of int or bool
         Labels, 0 and 1 or −1 and +1. `predict` returns −1 and +1 if y contains −1, and 0 and 1
         otherwise; `accuracy` accepts both codings.
-    intercept, l2, scale, dtype
+    X, intercept, l2, scale, dtype
         As in `SoftmaxRegression`.
 
     Raises
@@ -63,9 +61,7 @@ class LogisticRegression(LinearModel):
     ) -> None:
         labels = as_target_vector("LogisticRegression", y)
         self._negative_label = _negative_label(labels)
-        super().__init__(
-            X, labels, outputs=None, intercept=intercept, l2=l2, scale=scale, dtype=dtype
-        )
+        super().__init__(X, labels, intercept=intercept, l2=l2, scale=scale, dtype=dtype)
 
     def _encode_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         negative = _negative_label(y)

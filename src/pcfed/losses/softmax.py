@@ -71,9 +71,7 @@ class SoftmaxRegression(LinearModel):
         dtype: DTypeLike | None = None,
     ) -> None:
         self.classes = count("SoftmaxRegression: classes", classes, minimum=2)
-        super().__init__(
-            X, y, outputs=self.classes, intercept=intercept, l2=l2, scale=scale, dtype=dtype
-        )
+        super().__init__(X, y, intercept=intercept, l2=l2, scale=scale, dtype=dtype)
 
     def typical_smoothness(self, batch: int | None = None) -> float:
         r"""Return $\max(0.2, 2/K)$ times that of a linear model, and 0.8 of this for full batches.

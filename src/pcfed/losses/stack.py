@@ -17,22 +17,16 @@ from numpy.typing import NDArray
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import BatchSource
 from pcfed.losses import compiled
-from pcfed.losses.base import Loss, Rows
+from pcfed.losses.base import ALL_ROWS, Loss, Rows, row_numbers
 from pcfed.losses.features import Features, is_sparse
 from pcfed.losses.linear import LinearModel, compute_logits
-from pcfed.losses.row_index import ALL_ROWS
 
 MAX_BLOCK_FEATURES = 2**20
 """Features in a block at most: 4 MB in float32, so that its second use finds it in the cache."""
 
 
 class Stack:
-    """Several linear models that differ only in their data.
-
-    Parameters
-    ----------
-    losses : sequence of LinearModel
-        Of one class, shape, dtype, scale and l2 term; their features are copied, once.
+    """Several linear models that differ only in their data; the features are copied, once.
 
     Examples
     --------
@@ -66,12 +60,7 @@ class Stack:
     def source(self, positions: NDArray[np.intp], rows: NDArray[np.intp]) -> BatchSource | None:
         """Return the arguments of the kernels, or None if batches of this size are not supported.
 
-        Parameters
-        ----------
-        positions : array of shape (agents,)
-            Positions of the models in the stack.
-        rows : array of shape (steps, agents, batch)
-            The batches, by row numbers of each one's own data.
+        As in `gradient`, except that ``rows`` has the shape (steps, agents, batch).
         """
         if not compiled.is_supported(self._model, rows.shape[-1]):
             return None
@@ -86,25 +75,13 @@ class Stack:
         return max(1, MAX_BLOCK_FEATURES // (batch * self._model.shape[-1])) if batch > 1 else 1
 
     def gradient(
-        self,
-        positions: NDArray[np.intp],
-        x: Array,
-        rows: NDArray[np.intp],
-        *,
-        out: Array,
+        self, positions: NDArray[np.intp], x: Array, rows: NDArray[np.intp], *, out: Array
     ) -> Array:
         """Write the gradients of several models, each on a batch of its own, to ``out``.
 
-        Parameters
-        ----------
-        positions : array of shape (agents,)
-            Positions of the models in the stack.
-        x : array of shape (agents, n)
-            The parameters, one row each, in the dtype of the losses.
-        rows : array of shape (agents, batch)
-            The batches, by row numbers of each one's own data.
-        out : array of shape (agents, n)
-            Where to write the gradients, of the same dtype.
+        The models are given by their ``positions`` in the stack, their parameters by the rows of
+        ``x``, of shape (agents, n) like ``out`` and in the dtype of the losses, and their batches
+        by ``rows``, of shape (agents, batch): row numbers of each one's own data.
         """
         if (source := self.source(positions, rows[None])) is not None:
             compiled.gradients(source, x, out)
@@ -154,22 +131,13 @@ class Stack:
 def own_source(loss: Loss, batches: Iterable[Rows]) -> BatchSource | None:
     """Return one loss and its batches as the arguments of the kernels.
 
-    Parameters
-    ----------
-    loss : Loss
-        Any loss; the kernels support linear models of dense features in C order.
-    batches : sequence of slice, array or None
-        The rows of each batch; None for all rows.
-
-    Returns
-    -------
-    BatchSource or None
-        None if the kernels do not support the loss, or the batches differ in size.
+    None if the batches differ in size, or the kernels do not support the loss: they support linear
+    models of dense features in C order.
     """
     if not _has_standard_gradient(loss) or is_sparse(loss._features.matrix):
         return None
-    size, matrix = loss.size, loss._features.matrix
-    rows = [_row_numbers(each, size) for each in batches]
+    matrix = loss._features.matrix
+    rows = [row_numbers(each, loss.size) for each in batches]
     if len({len(each) for each in rows}) != 1 or not matrix.flags.c_contiguous:
         return None
     if not compiled.is_supported(loss, len(rows[0])):
@@ -183,23 +151,8 @@ def _has_standard_gradient(loss: Loss) -> TypeGuard[LinearModel]:
     return isinstance(loss, LinearModel) and type(loss).gradient is LinearModel.gradient
 
 
-def _row_numbers(rows: Rows, size: int) -> NDArray[np.intp]:
-    """Return the rows of a batch as an array of row numbers."""
-    if rows is None:
-        return np.arange(size)
-    return np.arange(*rows.indices(size)) if isinstance(rows, slice) else rows.astype(np.intp)
-
-
 def _kind(model: LinearModel) -> Hashable:
     """Return what models must have in common to be stacked."""
     matrix = model._features.matrix
-    return (
-        type(model),
-        model.shape,
-        model.intercept,
-        model.l2,
-        model.scale,
-        model.dtype,
-        is_sparse(matrix),
-        matrix.dtype,
-    )
+    options = model.intercept, model.l2, model.scale
+    return type(model), model.shape, model.dtype, options, is_sparse(matrix), matrix.dtype

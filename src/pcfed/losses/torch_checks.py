@@ -6,16 +6,18 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pcfed.errors import one_line
-from pcfed.losses.features import FLOAT32, FLOAT64, MAX_BLOCK_ROWS, UINT8
-from pcfed.losses.flat_module import FlatModule
+from pcfed.losses.features import FLOAT32, FLOAT64, MAX_BLOCK_ROWS, UINT8, as_number_array
 from pcfed.validation import positive
+
+if TYPE_CHECKING:
+    from pcfed.losses.torch_loss import FlatModule
 
 NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: FLOAT32, torch.float64: FLOAT64}
 TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in NUMPY_DTYPES.items()}
@@ -134,10 +136,7 @@ def _read_tensor(name: str, given: Any) -> Tensor:
                 f"{_short_name(tensor.dtype)} in {_short_name(tensor.layout)}; convert it."
             )
         return tensor
-    try:
-        array = np.asarray(given)
-    except (TypeError, ValueError):
-        array = np.asarray("no numbers")
+    array = as_number_array(given)
     if array.dtype.kind not in "fiub":
         raise ValueError(
             f"TorchLoss: {name} must be real numbers in a rectangular array, got "
@@ -215,14 +214,9 @@ def try_module(module: nn.Module, X: Tensor) -> Any:
 
 
 def count_classes(output: Any, y: Tensor, all_targets: Tensor) -> int | None:
-    """Return the number of classes, or None if the targets are not class labels.
+    """Return the number of classes, or None if the targets of some outputs are not class labels.
 
-    Parameters
-    ----------
-    output, y : tensors
-        The output of the module for a few samples, and their targets.
-    all_targets : tensor
-        The targets of all samples, which must be valid labels if they are labels.
+    If they are, all targets must be valid labels.
     """
     if y.is_floating_point() or not isinstance(output, Tensor) or output.ndim < 2:
         return None
@@ -283,9 +277,6 @@ def _trial_loss(flat: FlatModule, loss_fn: LossFunction, X: Tensor, y: Tensor) -
             'use reduction="mean".'
         )
     return loss
-
-
-# -- Texts -----------------------------------------------------------------------------------------
 
 
 def _describe_error(error: Exception) -> str:

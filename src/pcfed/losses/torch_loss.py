@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -19,22 +19,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pcfed.arrays import Array
-from pcfed.losses.base import Rows
+from pcfed.losses import torch_checks
+from pcfed.losses.base import ALL_ROWS, RowIndex, row_numbers, split_index
 from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.features import FLOAT64
-from pcfed.losses.flat_module import FlatModule
-from pcfed.losses.row_index import ALL_ROWS, RowIndex, split_index
-from pcfed.losses.torch_checks import (
-    NUMPY_DTYPES,
-    TORCH_DTYPES,
-    LossFunction,
-    count_classes,
-    read_data,
-    read_loss_fn,
-    read_module,
-    try_loss_fn,
-    try_module,
-)
+from pcfed.losses.torch_checks import NUMPY_DTYPES, TORCH_DTYPES, LossFunction
 from pcfed.validation import count
 
 NUM_TRIAL_SAMPLES = 8
@@ -105,17 +94,6 @@ class TorchLoss(CheckedLoss):
     Blocks({(0, 8): L1Ball(radius=5.0)})
     """
 
-    start: Array
-    scale: float
-    block: int
-    _module: nn.Module
-    _layout: dict[str, tuple[int, ...]]
-    _features: Tensor
-    _targets: Tensor
-    _loss_fn: LossFunction
-    _num_classes: int | None
-    _idle_modules: list[FlatModule]
-
     def __init__(
         self,
         module: nn.Module,
@@ -133,7 +111,7 @@ class TorchLoss(CheckedLoss):
             )
         self.convex = bool(convex)
         self.block = count("TorchLoss: block", block)
-        self._module, target = read_module(module, device)
+        self._module, target = torch_checks.read_module(module, device)
         trainable = [(k, p) for k, p in self._module.named_parameters() if p.requires_grad]
         self._layout = {name: tuple(p.shape) for name, p in trainable}
         self.dtype = NUMPY_DTYPES[trainable[0][1].dtype]
@@ -141,10 +119,11 @@ class TorchLoss(CheckedLoss):
         self.start.setflags(write=False)
         self.n = self.start.size
         self.shape = (self.n,)
-        self._features, self._targets, self.scale = read_data(data, scale, self.dtype, target)
+        X, y, self.scale = torch_checks.read_data(data, scale, self.dtype, target)
+        self._features, self._targets = X, y
         self.size = len(self._features)
-        self._loss_fn = read_loss_fn(loss_fn, target)
-        self._idle_modules = []
+        self._loss_fn = torch_checks.read_loss_fn(loss_fn, target)
+        self._idle_modules: list[FlatModule] = []
         self._num_classes = self._run_trial()
         self._freeze()
 
@@ -164,22 +143,15 @@ class TorchLoss(CheckedLoss):
                 total += len(y) * float(self._loss_fn(flat.module(X), y))
         return total / self.size
 
-    def gradient(self, x: ArrayLike, rows: Rows = None, out: Array | None = None) -> Array:
-        """Return the gradient of the mean over ``rows``; see `Loss.gradient`."""
-        index, num_samples = self._check_batch(rows)
-        x = self._check_parameters(x)
-        grad = self._gradient_buffer(x, out)
+    def _write_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
         with self._flat_module(x) as flat, torch.enable_grad():
             total = None
-            for X, y in self._blocks(index, num_samples):
+            for X, y in self._blocks(index, count):
                 part = flat.gradient(self._loss_fn(flat.module(X), y))
-                if len(y) < num_samples:
-                    part *= len(y) / num_samples
+                if len(y) < count:
+                    part *= len(y) / count
                 total = part if total is None else total.add_(part)
         np.copyto(grad, np.asarray(total.cpu() if total is not None else 0.0))
-        if out is not None and out is not grad:
-            out[...] = grad
-        return grad if out is None else out
 
     def accuracy(self, x: ArrayLike) -> float:
         """Return the fraction of targets for which the module has its largest output.
@@ -252,9 +224,9 @@ class TorchLoss(CheckedLoss):
         yield flat
         self._idle_modules.append(flat)
 
-    def _blocks(self, index: RowIndex, num_samples: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _blocks(self, index: RowIndex, num_rows: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the data of some rows, in blocks of nearly the same size."""
-        max_rows = math.ceil(num_samples / math.ceil(num_samples / self.block))
+        max_rows = math.ceil(num_rows / math.ceil(num_rows / self.block))
         for part in split_index(index, self.size, max_rows):
             yield self._read_rows(part)
 
@@ -264,8 +236,7 @@ class TorchLoss(CheckedLoss):
         if isinstance(index, slice) and (index.step or 1) > 0:
             X, y = X[index], y[index]
         else:  # torch has no slices with a negative step
-            rows = np.arange(self.size)[index] if isinstance(index, slice) else index % self.size
-            chosen = torch.from_numpy(np.ascontiguousarray(rows)).to(X.device)
+            chosen = torch.from_numpy(row_numbers(index, self.size)).to(X.device)
             X, y = X.index_select(0, chosen), y.index_select(0, chosen)
         if X.is_floating_point() or X.dtype == torch.uint8:
             X = X.to(TORCH_DTYPES[self.dtype])
@@ -277,7 +248,38 @@ class TorchLoss(CheckedLoss):
         num_rows = min(NUM_TRIAL_SAMPLES, self.size)
         X, y = self._read_rows(np.linspace(0, self.size - 1, num_rows).astype(np.intp))
         with self._flat_module(self.start) as flat:
-            output = try_module(flat.module, X)
-            num_classes = count_classes(output, y, self._targets)
-            try_loss_fn(flat, self._loss_fn, X, y)
+            output = torch_checks.try_module(flat.module, X)
+            num_classes = torch_checks.count_classes(output, y, self._targets)
+            torch_checks.try_loss_fn(flat, self._loss_fn, X, y)
         return num_classes
+
+
+class FlatModule:
+    """A copy of a module, in evaluation mode, whose parameters are views on one flat vector.
+
+    ``names`` are the trainable parameters, all of one dtype, in the order of the vector.
+    """
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        self.module = copy.deepcopy(module).eval()
+        named = dict(self.module.named_parameters())
+        self.parameters = [named[name] for name in names]
+        first, n = self.parameters[0], sum(p.numel() for p in self.parameters)
+        self._host_vector = torch.empty(n, dtype=first.dtype)
+        # On the CPU this is the same tensor, so that loading copies the numbers once.
+        self._vector = self._host_vector.to(first.device)
+        start = 0
+        for p in self.parameters:
+            p.data = self._vector[start : start + p.numel()].view(p.shape)
+            start += p.numel()
+
+    def load(self, x: Array) -> None:
+        """Set all parameters."""
+        np.copyto(self._host_vector.numpy(), x)
+        if self._vector is not self._host_vector:
+            self._vector.copy_(self._host_vector)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the gradient of a loss as one flat vector; zeros for unused parameters."""
+        gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])

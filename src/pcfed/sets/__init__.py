@@ -5,14 +5,13 @@ A new set needs two files: its module, and this list. It is then known to `parse
 """
 
 from pcfed.sets.affine import Affine, Halfspace, Hyperplane
-from pcfed.sets.balls import Ellipsoid, GroupL1Ball, L1Ball, L2Ball, LinfBall
+from pcfed.sets.balls import Ellipsoid, GroupL1Ball, L1Ball, L2Ball, LinfBall, NuclearBall
 from pcfed.sets.base import BudgetUse, ConvexSet, ProjectionError, UnboundedError, WarmStart
 from pcfed.sets.boxes import Box, NonNegative, WholeSpace
 from pcfed.sets.combine import Blocks, Scaled, Translated, scale_entries
 from pcfed.sets.cones import PSDCone, SecondOrderCone
 from pcfed.sets.custom import CustomSet
 from pcfed.sets.intersection import Intersection
-from pcfed.sets.nuclear import NuclearBall
 from pcfed.sets.parse import parse_set
 from pcfed.sets.polyhedra import Polyhedron
 from pcfed.sets.rows import SetRows, project_l1_balls, project_simplices

@@ -12,20 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import (
-    BudgetUse,
-    ConvexSet,
-    LinearConstraints,
-    UnboundedError,
-    WarmStart,
-    as_float64,
-    norm,
-    repeat_until_settled,
-    tolerance,
-)
+from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, UnboundedError, WarmStart
+from pcfed.sets.rounding import EPS, as_float64, norm, repeat_until_settled, tolerance
 from pcfed.validation import frozen, real
-
-EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,8 +30,7 @@ class _OneLinearConstraint(ConvexSet):
             raise ValueError(
                 f"{self._name}: a must not be all zero, got {a}; give a normal vector."
             )
-        object.__setattr__(self, "a", a)
-        object.__setattr__(self, "b", real(f"{self._name}: b", self.b))
+        self._set_fields(a=a, b=real(f"{self._name}: b", self.b))
 
     @property
     def n(self) -> int:
@@ -96,6 +84,9 @@ class _OneLinearConstraint(ConvexSet):
         """Return whether ⟨multiple · a, x⟩ has a minimum over the set."""
         return True
 
+    def _scale_entries(self, f: Float64Array) -> ConvexSet:
+        return type(self)(self.a / f, self.b)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Hyperplane(_OneLinearConstraint):
@@ -117,9 +108,6 @@ class Hyperplane(_OneLinearConstraint):
 
     spec_name = "hyperplane"
 
-    def _scale_entries(self, f: Float64Array) -> Hyperplane:
-        return Hyperplane(self.a / f, self.b)
-
     def _linear_constraints(self, n: int) -> LinearConstraints:
         a, b, _ = self._scaled
         return LinearConstraints(np.zeros((0, n)), np.zeros(0), a[None], np.array([b]))
@@ -131,10 +119,8 @@ class Halfspace(_OneLinearConstraint):
 
     Parameters
     ----------
-    a : array of shape (n,)
-        Normal vector that points out of the set, not zero.
-    b : float
-        Right-hand side.
+    a, b
+        As in `Hyperplane`; a points out of the set.
 
     Examples
     --------
@@ -153,9 +139,6 @@ class Halfspace(_OneLinearConstraint):
 
     def _budget_use(self, x: Float64Array) -> BudgetUse:
         return BudgetUse(float(self.a @ x), self.b)
-
-    def _scale_entries(self, f: Float64Array) -> Halfspace:
-        return Halfspace(self.a / f, self.b)
 
     def _linear_constraints(self, n: int) -> LinearConstraints:
         a, b, _ = self._scaled
@@ -191,8 +174,7 @@ class Affine(ConvexSet):
 
     def __post_init__(self) -> None:
         A, b = checked_system("Affine", "A", self.A, "b", self.b)
-        object.__setattr__(self, "A", A)
-        object.__setattr__(self, "b", b)
+        self._set_fields(A=A, b=b)
         with np.errstate(over="ignore", invalid="ignore"):
             _, origin = self._basis
             A, b = unit_rows(A, b)

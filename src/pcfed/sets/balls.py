@@ -1,10 +1,11 @@
-"""Balls of norms: l1, l2, l∞, weighted l2 (ellipsoids) and group norms, with or without a centre.
+"""Balls of norms: l1, l2, l∞, weighted l2 (ellipsoids), group norms and the nuclear norm.
 
 Letters: x a point, c the centre, y = x − c, p the projection, τ the radius, w the weights.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,22 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets import compiled, threshold
-from pcfed.sets.base import (
-    MAX_ENTRY,
-    BudgetUse,
-    ConvexSet,
-    LinearConstraints,
-    WarmStart,
-    as_float64,
-    eps_of,
-    norm,
-    project_translated,
-)
+from pcfed.sets import threshold
+from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, ProjectionError, WarmStart
 from pcfed.sets.boxes import Box, box_constraints
 from pcfed.sets.compiled import L1_BALL, ThresholdSet
+from pcfed.sets.rounding import MAX_ENTRY, as_float64, eps_of, norm, project_translated
 from pcfed.sets.threshold import project_to_simplex, project_to_weighted_simplex
-from pcfed.validation import frozen, positive
+from pcfed.validation import count, frozen, positive
 
 Labels = NDArray[np.intp]
 
@@ -46,18 +38,17 @@ class Ball(ConvexSet):
     center: Float64Array | None
 
     def __post_init__(self) -> None:
-        radius = positive(f"{self._name}: radius", self.radius, zero=True)
-        object.__setattr__(self, "radius", radius)
+        self._set_fields(radius=positive(f"{self._name}: radius", self.radius, zero=True))
         if self.center is not None:
-            object.__setattr__(self, "center", frozen(f"{self._name}: center", self.center, ndim=1))
+            self._set_fields(center=frozen(f"{self._name}: center", self.center, ndim=1))
 
     @abstractmethod
     def _norm(self, y: Float64Array) -> float:
         """Return the norm whose ball this is."""
 
-    @abstractmethod
     def _project_outside(self, y: Float64Array, warm_start: WarmStart | None) -> Float64Array:
-        """Project y, which is outside, onto the ball around 0."""
+        """Project y, which is outside, onto the ball around 0, up to rounding errors."""
+        raise NotImplementedError
 
     @abstractmethod
     def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
@@ -71,7 +62,9 @@ class Ball(ConvexSet):
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         if self.center is None:
             return self._project_centered(x, warm_start)
-        return project_translated(self._project_centered, x, self.center, self._scale, warm_start)
+        return project_translated(
+            lambda y: self._project_centered(y, warm_start), x, self.center, self._scale
+        )
 
     def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
         """Project onto the ball around 0."""
@@ -129,9 +122,7 @@ class L1Ball(Ball):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weights is not None:
-            w = _checked_weights("L1Ball", self.weights)
-            _check_same_length("L1Ball", "weights", w, self.center)
-            object.__setattr__(self, "weights", w)
+            self._set_fields(weights=_checked_weights("L1Ball", self.weights, self.center))
 
     @property
     def n(self) -> int | None:
@@ -142,13 +133,6 @@ class L1Ball(Ball):
     def _threshold_set(self) -> tuple[ThresholdSet, float] | None:
         plain = self.center is None and self.weights is None
         return (L1_BALL, self.radius) if plain else None
-
-    def _project_compiled(
-        self, x: Array, out: Array | None, warm_start: WarmStart | None
-    ) -> Array | None:
-        if self.center is None and self.weights is None:
-            return compiled.project(x, self.radius, L1_BALL, out, warm_start)
-        return None
 
     def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
         if self.weights is None:
@@ -181,10 +165,8 @@ class L2Ball(Ball):
 
     Parameters
     ----------
-    radius : float
-        τ ≥ 0.
-    center : array of shape (n,), optional
-        c; zero if not given.
+    radius, center
+        As in `L1Ball`.
 
     Examples
     --------
@@ -221,12 +203,10 @@ class Ellipsoid(Ball):
 
     Parameters
     ----------
-    radius : float
-        τ ≥ 0.
+    radius, center
+        As in `L1Ball`.
     weights : array of shape (n,)
         w > 0; the half axes are τ / w.
-    center : array of shape (n,), optional
-        c; zero if not given.
 
     References
     ----------
@@ -246,9 +226,7 @@ class Ellipsoid(Ball):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        weights = _checked_weights("Ellipsoid", self.weights)
-        _check_same_length("Ellipsoid", "weights", weights, self.center)
-        object.__setattr__(self, "weights", weights)
+        self._set_fields(weights=_checked_weights("Ellipsoid", self.weights, self.center))
 
     @property
     def n(self) -> int:
@@ -292,10 +270,8 @@ class LinfBall(Ball):
 
     Parameters
     ----------
-    radius : float
-        τ ≥ 0.
-    center : array of shape (n,), optional
-        c; zero if not given.
+    radius, center
+        As in `L1Ball`.
 
     Examples
     --------
@@ -334,10 +310,8 @@ class GroupL1Ball(Ball):
     ----------
     groups : array of int of shape (n,), or list of lists of indices
         The label of every entry, or the indices of every group; each entry is in one group.
-    radius : float
-        τ ≥ 0.
-    center : array of shape (n,), optional
-        c; zero if not given.
+    radius, center
+        As in `L1Ball`.
 
     Examples
     --------
@@ -355,7 +329,7 @@ class GroupL1Ball(Ball):
         super().__post_init__()
         labels = _group_labels(self.groups)
         _check_same_length("GroupL1Ball", "groups", labels, self.center)
-        object.__setattr__(self, "groups", labels)
+        self._set_fields(groups=labels)
 
     @property
     def n(self) -> int:
@@ -393,8 +367,79 @@ class GroupL1Ball(Ball):
         return s * (-self.radius / g[j]) if g[j] > 0 else s
 
 
-def _checked_weights(name: str, weights: ArrayLike) -> Float64Array:
-    """Freeze weights, which must be > 0 and in a range without overflow."""
+@dataclass(frozen=True, eq=False, repr=False)
+class NuclearBall(Ball):
+    r"""The nuclear-norm ball, flattened: $\{X : \sum_j σ_j(X - c) \le \tau\}$.
+
+    σ are the singular values. A small radius gives matrices of low rank.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Rows and columns; points are the matrices flattened row by row.
+    radius, center
+        As in `L1Ball`; the center has rows · columns entries.
+
+    Examples
+    --------
+    >>> from pcfed.sets import NuclearBall
+    >>> NuclearBall((2, 2), 1.0).project([3.0, 0.0, 0.0, 1.0])
+    array([1., 0., 0., 0.])
+    """
+
+    spec_name = "nuclear"
+    shape: tuple[int, int]
+    radius: float
+    center: Float64Array | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, (tuple, list)) or len(self.shape) != 2:
+            raise ValueError(
+                f"NuclearBall: shape must be two whole numbers, got {self.shape!r}; "
+                "give (rows, columns)."
+            )
+        rows, columns = (count("NuclearBall: shape", k) for k in self.shape)
+        self._set_fields(shape=(rows, columns))
+        super().__post_init__()
+        if self.center is not None and self.center.size != self.n:
+            raise ValueError(
+                f"NuclearBall: center must have {self.n} entries, {rows} × {columns}, "
+                f"got {self.center.size}; flatten the matrix row by row."
+            )
+
+    @property
+    def n(self) -> int:
+        """Number of entries of the flattened matrix."""
+        return self.shape[0] * self.shape[1]
+
+    def _project_centered(self, x: Array, warm_start: WarmStart | None) -> Array:
+        if not np.isfinite(x).all():
+            return np.full_like(x, math.nan)
+        U, s, Vt = self._svd(as_float64(x))
+        # U and Vᵀ are orthonormal only up to rounding, so the norm of a projected matrix may exceed
+        # the radius by this slack. It must count as inside, or projecting it again would move it.
+        slack = 8.0 * eps_of(x) * math.sqrt(s.size) * self.radius
+        if float(s.sum()) <= self.radius + slack:
+            return x
+        P = (U * project_to_simplex(s, self.radius, warm_start)) @ Vt
+        return P.ravel().astype(x.dtype, copy=False)
+
+    def _svd(self, y: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
+        try:
+            return np.linalg.svd(y.reshape(self.shape), full_matrices=False)
+        except np.linalg.LinAlgError:
+            raise ProjectionError("NuclearBall: the singular values did not converge.") from None
+
+    def _norm(self, y: Float64Array) -> float:
+        return float(self._svd(y)[1].sum())
+
+    def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
+        U, _, Vt = self._svd(q)
+        return -self.radius * np.outer(U[:, 0], Vt[0]).ravel()
+
+
+def _checked_weights(name: str, weights: ArrayLike, center: Array | None) -> Float64Array:
+    """Freeze weights, which must be > 0 and in a range without overflow, one for each entry."""
     w = frozen(f"{name}: weights", weights, ndim=1)
     if not w.min() > 0:
         raise ValueError(
@@ -406,6 +451,7 @@ def _checked_weights(name: str, weights: ArrayLike) -> Float64Array:
             f"{name}: weights must be from {1.0 / MAX_ENTRY} to {MAX_ENTRY}, got "
             f"{w.min()} to {w.max()}; rescale them and the radius."
         )
+    _check_same_length(name, "weights", w, center)
     return w
 
 
@@ -420,10 +466,6 @@ def _check_same_length(name: str, what: str, array: NDArray[Any], center: Array 
 
 def _group_labels(groups: Any) -> Labels:
     """Return the group of every entry, numbered from 0, from labels or lists of indices."""
-    rule = (
-        "GroupL1Ball: groups must be integer labels, or lists of indices that hold every entry once"
-    )
-    remedy = "give each of 0..n-1 to exactly one group; use Blocks to leave entries free."
     try:
         parts = [np.asarray(g) for g in groups]
         if not parts or any(p.dtype.kind not in "iu" for p in parts):
@@ -437,6 +479,10 @@ def _group_labels(groups: Any) -> Labels:
                 raise TypeError
             labels[members] = np.repeat(np.arange(len(parts)), [p.size for p in parts])
     except (TypeError, ValueError):
-        raise ValueError(f"{rule}, got {groups!r}; {remedy}") from None
+        raise ValueError(
+            "GroupL1Ball: groups must be integer labels, or lists of indices that hold every entry "
+            f"once, got {groups!r}; give each of 0..n-1 to exactly one group; use Blocks to leave "
+            "entries free."
+        ) from None
     labels.setflags(write=False)
     return labels

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.sets import compiled
+from pcfed.sets.compiled import ThresholdSet
+from pcfed.sets.rounding import MAX_ENTRY, as_float64, eps_of, norm, tolerance
 from pcfed.validation import floating
-
-MAX_ENTRY = 1e150
-"""Larger entries are refused because their squares would overflow."""
 
 
 class ProjectionError(ArithmeticError):
@@ -40,15 +40,6 @@ class WarmStart:
     Create one for each sequence of points and pass it to every call. A warm start may save time; it
     never changes the result, whatever it holds.
 
-    Attributes
-    ----------
-    threshold : float
-        The threshold of the last projection of a vector; NaN at first.
-    thresholds : array of shape (rows,)
-        The thresholds of the last projection of a matrix, one for each row.
-    nested : dict
-        The warm starts of the rows, blocks or members of a set.
-
     Examples
     --------
     >>> from pcfed.sets import L1Ball, WarmStart
@@ -60,14 +51,14 @@ class WarmStart:
     __slots__ = ("nested", "threshold", "thresholds")
 
     def __init__(self) -> None:
-        self.threshold = math.nan
-        self.thresholds: Float64Array = np.empty(0)
-        self.nested: dict[Hashable, WarmStart] = {}
+        self.threshold = math.nan  # of the last projection of a vector
+        self.thresholds: Float64Array = np.empty(0)  # of the rows of the last matrix
+        self.nested: dict[Hashable, WarmStart] = {}  # of the rows, blocks or members of a set
 
-
-def nested_warm_start(warm_start: WarmStart | None, key: Hashable) -> WarmStart | None:
-    """Return the warm start of one row, block or member."""
-    return None if warm_start is None else warm_start.nested.setdefault(key, WarmStart())
+    @staticmethod
+    def of_part(whole: WarmStart | None, key: Hashable) -> WarmStart | None:
+        """Return the warm start of one row, block or member; None if there is no warm start."""
+        return None if whole is None else whole.nested.setdefault(key, WarmStart())
 
 
 class LinearConstraints(NamedTuple):
@@ -78,11 +69,11 @@ class LinearConstraints(NamedTuple):
     C: Float64Array
     d: Float64Array
 
-
-def stack_constraints(systems: Iterable[LinearConstraints]) -> LinearConstraints:
-    """Return several systems of constraints as one."""
-    A, b, C, d = zip(*systems, strict=True)
-    return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
+    @staticmethod
+    def stack(systems: Iterable[LinearConstraints]) -> LinearConstraints:
+        """Return several systems of constraints as one."""
+        A, b, C, d = zip(*systems, strict=True)
+        return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
 
 
 class BudgetUse(NamedTuple):
@@ -90,6 +81,12 @@ class BudgetUse(NamedTuple):
 
     used: float
     limit: float
+
+    @staticmethod
+    def tightest(uses: Iterable[BudgetUse | None]) -> BudgetUse | None:
+        """Return the one with the smallest remainder; None if there is none."""
+        known = [use for use in uses if use is not None]
+        return min(known, key=lambda use: use.limit - use.used, default=None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,22 +145,16 @@ class ConvexSet(ABC):
     def project_unchecked(
         self, x: Array, out: Array | None = None, warm_start: WarmStart | None = None
     ) -> Array:
-        """Project without checking x, for loops whose data have been checked before.
+        """Project without checking x, which is float32 or float64, and ``out``.
 
-        Parameters
-        ----------
-        x : array of shape (n,) or (rows, n)
-            float32 or float64. NaN gives NaN or a ``ProjectionError``, never an endless loop.
-        out : array, optional
-            Where to write the result, of the same shape and dtype; it may be ``x``.
-        warm_start : WarmStart, optional
-            As in ``project``.
+        This is for loops whose data have been checked before; arguments as in ``project``. NaN
+        gives NaN or a ``ProjectionError``, never an endless loop.
         """
         p = self._project_compiled(x, out, warm_start)
         if p is None:
             x = np.ascontiguousarray(x)
+            project = self._project if x.ndim == 1 else self._project_rows
             with np.errstate(all="ignore"):
-                project = self._project if x.ndim == 1 else self._project_rows
                 p = project(x, warm_start)
         return write_result(p, x, out)
 
@@ -178,7 +169,7 @@ class ConvexSet(ABC):
         of the dtype of x and the scale is the size of the numbers that define the set.
         """
         x = self._checked("contains: x", x)
-        return self._contains(as_float64(x), eps_of(x), 0.0)
+        return self._contains(as_float64(x), eps_of(x))
 
     def minimize_linear(self, q: ArrayLike) -> Array:
         r"""Return a minimizer of a linear function, some $\arg\min_{s \in X} \langle q, s\rangle$.
@@ -233,30 +224,29 @@ class ConvexSet(ABC):
     def _project_compiled(
         self, x: Array, out: Array | None, warm_start: WarmStart | None
     ) -> Array | None:
-        """Project a vector or rows with compiled code, which checks x and writes to ``out``.
-
-        Return None if there is no compiled code or it does not support x, which it never changes;
-        return ``x`` itself if it is inside.
-        """
-        return None
+        """Project a vector or rows like ``compiled.project``; None if that is not possible."""
+        if (known := self._threshold_set) is None:
+            return None
+        kind, total = known
+        return compiled.project(x, total, kind, out, warm_start)
 
     @property
-    def _threshold_set(self) -> tuple[Any, float] | None:
-        """The kind and total of a set for which compiled code projects many rows; else None."""
+    def _threshold_set(self) -> tuple[ThresholdSet, float] | None:
+        """The kind and total of a set onto which compiled code projects; None for other sets."""
         return None
 
     def _project_rows(self, x: Array, warm_start: WarmStart | None) -> Array:
         """Project every row."""
         p = np.empty_like(x)
         for i, row in enumerate(x):
-            p[i] = self._project(row, nested_warm_start(warm_start, i))
+            p[i] = self._project(row, WarmStart.of_part(warm_start, i))
         return p
 
     def _distance(self, x: Float64Array) -> float:
         """Return the distance of one float64 vector."""
         return norm(x - self._project(x, None))
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         """Compare the distance with a tolerance for a scale of at least ``floor``."""
         return self._distance(x) <= tolerance(x, eps, max(floor, self._scale))
 
@@ -296,6 +286,11 @@ class ConvexSet(ABC):
                 "give a point of that length."
             )
 
+    def _set_fields(self, **values: Any) -> None:
+        """Set fields in the constructor, although the dataclass is frozen."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
     @property
     def _name(self) -> str:
         return type(self).__name__
@@ -305,15 +300,6 @@ class ConvexSet(ABC):
         array = checked_points(f"{self._name}.{where}", x, ndims)
         self._check_length(where, array.shape[-1])
         return array
-
-
-def tightest(uses: Iterable[BudgetUse | None]) -> BudgetUse | None:
-    """Return the budget with the smallest remainder."""
-    known = [use for use in uses if use is not None]
-    return min(known, key=lambda use: use.limit - use.used) if known else None
-
-
-# -- numbers --------------------------------------------------------------------------------------
 
 
 def checked_points(where: str, x: ArrayLike, ndims: tuple[int, ...]) -> Array:
@@ -353,86 +339,6 @@ def write_result(p: Array, x: Array, out: Array | None) -> Array:
     if p is not out:
         out[...] = p
     return out
-
-
-def as_float64(x: Array) -> Float64Array:
-    """Return x in float64: x itself if it is."""
-    return x.astype(np.float64, copy=False)
-
-
-def eps_of(x: Array) -> float:
-    """Return the machine epsilon of the dtype of x."""
-    return float(np.finfo(x.dtype).eps)
-
-
-def norm(x: Array) -> float:
-    """Return the Euclidean norm, computed in float64 and without underflow."""
-    wide = as_float64(x)
-    length = math.sqrt(float(wide @ wide))
-    if length < 1e-140 and wide.any():
-        top = float(np.abs(wide).max())
-        return top * norm(wide / top)
-    return length
-
-
-def tolerance(x: Float64Array, eps: float, scale: float) -> float:
-    """Return the distance up to which a point outside counts as inside."""
-    return 64.0 * eps * math.sqrt(x.size) * max(scale, norm(x))
-
-
-def repeat_until_settled(step: Callable[[Array], Array], x: Array, scale: float) -> Array:
-    """Repeat ``step`` until it moves x by rounding errors only, and return that x.
-
-    This is for sets whose boundary may contain no floating-point vector, such as hyperplanes. The
-    result is a fixed point: projecting it again gives the same bits. The repetition also corrects
-    the rounding errors of the first step, which are relative to x and not to its projection.
-    """
-    for _ in range(8):  # two or three steps are usual
-        p = step(x)
-        if p is x or norm(as_float64(p) - as_float64(x)) <= 8.0 * eps_of(x) * max(scale, norm(x)):
-            return x
-        x = p
-    return x
-
-
-def repeat_until_contained(
-    nearest: Callable[[Float64Array], Float64Array],
-    x: Array,
-    contains: Callable[[Float64Array, float, float], bool],
-) -> tuple[Array, bool]:
-    """Repeat an approximate projection until its result is in the set, at most four times.
-
-    The first result has errors relative to a far x; those of the second are relative to itself.
-    ``contains`` gets a part of ε as long as possible, so that the result is well inside the
-    tolerance of ``ConvexSet.contains``. Return the point and whether it is in the set.
-    """
-    eps = eps_of(x)
-    p = as_float64(x)
-    if contains(p, eps / 16.0, 0.0):
-        return x, True
-    for _ in range(4):
-        p = nearest(p)
-        rounded: Array = p.astype(x.dtype, copy=False)
-        if contains(as_float64(rounded), eps / 4.0, 0.0):
-            return rounded, True
-    return rounded, contains(as_float64(rounded), eps, 0.0)
-
-
-def project_translated(
-    project: Callable[[Array, WarmStart | None], Array],
-    x: Array,
-    offset: Float64Array,
-    scale: float,
-    warm_start: WarmStart | None,
-) -> Array:
-    """Project onto a set that is translated by ``offset``."""
-
-    def step(x: Array) -> Array:
-        y = as_float64(x) - offset
-        p = project(y, warm_start)
-        return x if p is y else (p + offset).astype(x.dtype, copy=False)
-
-    return repeat_until_settled(step, x, scale)
 
 
 def literal(value: Any) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import ConvexSet, LinearConstraints, UnboundedError, WarmStart, tolerance
+from pcfed.sets.base import ConvexSet, LinearConstraints, UnboundedError, WarmStart
+from pcfed.sets.rounding import tolerance
 
 Bound = float | Float64Array
 
@@ -63,7 +64,7 @@ class Bounds(ConvexSet):
         p: Array = np.clip(x, lower, upper).astype(x.dtype, copy=False)
         return np.where(p == x, x, p)  # so that −0.0 keeps its sign bit
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         # Each entry has a tolerance of its own: a bound of 1e8 must not loosen one of 1e-8.
         bounds = np.abs(np.broadcast_arrays(x, *self._bounds)[1:])
         scales = np.where(np.isfinite(bounds), bounds, 0.0).max(axis=0)
@@ -146,8 +147,7 @@ class Box(Bounds):
                 else "Box: each entry needs a finite point between its bounds, got "
                 f"{low} and {high} at index {j}; use -inf below and inf above for no bound."
             )
-        object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "upper", upper)
+        self._set_fields(lower=lower, upper=upper)
 
     @property
     def _bounds(self) -> tuple[Bound, Bound]:

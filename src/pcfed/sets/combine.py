@@ -5,38 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from itertools import accumulate
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import did_you_mean
-from pcfed.sets.base import (
-    BudgetUse,
-    ConvexSet,
-    LinearConstraints,
-    UnboundedError,
-    WarmStart,
-    as_float64,
-    nested_warm_start,
-    norm,
-    project_translated,
-    repeat_until_settled,
-    stack_constraints,
-    tightest,
-)
+from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, UnboundedError, WarmStart
+from pcfed.sets.rounding import as_float64, norm, project_translated, repeat_until_settled
 from pcfed.validation import frozen, real
 
 Slice = tuple[int, int | None]
-
-
-@runtime_checkable
-class Module(Protocol):
-    """An object with named parameters: a ``torch.nn.Module``, without importing torch."""
-
-    def named_parameters(self) -> Iterable[tuple[str, Any]]:
-        """Return the names and parameters, in order."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -75,14 +56,14 @@ class Blocks(ConvexSet):
                 f"Blocks: blocks must map slices (start, stop) to sets, got {blocks!r}; "
                 "give for example {(0, 10): L1Ball(1.0)}."
             )
-        object.__setattr__(self, "blocks", given)
+        self._set_fields(blocks=given)
         # Slices that count from the end are checked once the number of entries is known.
         known = [where for where, _ in given if where[0] >= 0 and (where[1] or -1) >= 0]
         if known:
             self._check_disjoint(sorted(slice(*where).indices(2**62)[:2] for where in known))
 
     @classmethod
-    def for_module(cls, module: Module, sets: Mapping[str, ConvexSet]) -> Self:
+    def for_module(cls, module: Any, sets: Mapping[str, ConvexSet]) -> Self:
         """Return a set per named parameter of a PyTorch module; everything else is free.
 
         The slices are those of `pcfed.losses.TorchLoss`: trainable parameters, in the order of
@@ -101,7 +82,7 @@ class Blocks(ConvexSet):
         ValueError
             If there is no such parameter, or its set has another number of entries.
         """
-        if not isinstance(module, Module):
+        if not hasattr(module, "named_parameters"):  # without importing torch
             raise ValueError(
                 f"Blocks.for_module: module must be a torch.nn.Module, got "
                 f"{type(module).__name__}; give the one that TorchLoss gets."
@@ -111,7 +92,9 @@ class Blocks(ConvexSet):
                 f"Blocks.for_module: sets must map names of parameters to sets, got {sets!r}; "
                 'give for example {"weight": L1Ball(1.0)}.'
             )
-        spans = _parameter_spans(module)
+        sizes = {k: int(p.numel()) for k, p in module.named_parameters() if p.requires_grad}
+        stops = zip(sizes.items(), accumulate(sizes.values()), strict=True)
+        spans = {name: (stop - size, stop) for (name, size), stop in stops}
         for name, member in sets.items():
             if name not in spans:
                 raise ValueError(
@@ -142,10 +125,10 @@ class Blocks(ConvexSet):
                 )
             end = stop
 
-    def _spans(self, n: int) -> list[tuple[int, slice, ConvexSet]]:
-        """Return the index, the slice of n entries and the set of every block."""
-        spans = [(k, slice(*slice(*w).indices(n)[:2]), m) for k, (w, m) in enumerate(self.blocks)]
-        self._check_disjoint(sorted((s.start, s.stop) for _, s, _ in spans))
+    def _spans(self, n: int) -> list[tuple[slice, ConvexSet]]:
+        """Return the slice of n entries and the set of every block."""
+        spans = [(slice(*slice(*where).indices(n)[:2]), member) for where, member in self.blocks]
+        self._check_disjoint(sorted((span.start, span.stop) for span, _ in spans))
         return spans
 
     def _check_length(self, where: str, n: int) -> None:
@@ -155,29 +138,29 @@ class Blocks(ConvexSet):
                     f"Blocks.{where} must have all entries of the slice ({start}, {stop}), got {n} "
                     "entries; give more entries or correct the slice."
                 )
-        for _, span, member in self._spans(n):
+        for span, member in self._spans(n):
             member._check_length(where, span.stop - span.start)
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         out = x
-        for k, span, member in self._spans(x.size):
+        for k, (span, member) in enumerate(self._spans(x.size)):
             piece = x[span]
-            p = member._project(piece, nested_warm_start(warm_start, k))
+            p = member._project(piece, WarmStart.of_part(warm_start, k))
             if p is not piece:
                 out = x.copy() if out is x else out
                 out[span] = p
         return out
 
     def _distance(self, x: Float64Array) -> float:
-        return math.hypot(*(member._distance(x[span]) for _, span, member in self._spans(x.size)))
+        return math.hypot(*(member._distance(x[span]) for span, member in self._spans(x.size)))
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
-        return all(m._contains(x[span], eps, floor) for _, span, m in self._spans(x.size))
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
+        return all(m._contains(x[span], eps, floor) for span, m in self._spans(x.size))
 
     def _check_zero_where_free(self, q: Float64Array) -> None:
         """Raise an UnboundedError if q is not zero on free entries."""
         free = q != 0
-        for _, span, _ in self._spans(q.size):
+        for span, _ in self._spans(q.size):
             free[span] = False
         if free.any():
             raise UnboundedError(
@@ -188,30 +171,30 @@ class Blocks(ConvexSet):
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
         self._check_zero_where_free(q)
         s = np.zeros_like(q)
-        for _, span, member in self._spans(q.size):
+        for span, member in self._spans(q.size):
             s[span] = member._minimize_linear(q[span])
         return s
 
     def _support_bound(self, q: Float64Array) -> float:
         self._check_zero_where_free(q)
-        return math.fsum(member._support_bound(q[span]) for _, span, member in self._spans(q.size))
+        return math.fsum(member._support_bound(q[span]) for span, member in self._spans(q.size))
 
     def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        return tightest(member._budget_use(x[span]) for _, span, member in self._spans(x.size))
+        return BudgetUse.tightest(m._budget_use(x[span]) for span, m in self._spans(x.size))
 
     def _scale_entries(self, f: Float64Array) -> Blocks:
         spans = self._spans(f.size)
-        return Blocks(((s.start, s.stop), scale_entries(member, f[s])) for _, s, member in spans)
+        return Blocks((span, scale_entries(member, f[span])) for span, member in spans)
 
     def _linear_constraints(self, n: int) -> LinearConstraints | None:
         systems = []
-        for _, span, member in self._spans(n):
+        for span, member in self._spans(n):
             own = member._linear_constraints(span.stop - span.start)
             if own is None:
                 return None
             pad = ((0, 0), (span.start, n - span.stop))
             systems.append(own._replace(A=np.pad(own.A, pad), C=np.pad(own.C, pad)))
-        return stack_constraints(systems)
+        return LinearConstraints.stack(systems)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -240,7 +223,7 @@ class Translated(ConvexSet):
         _check_is_set("Translated", self.set)
         offset = frozen("Translated: offset", self.offset, ndim=1)
         self.set._check_length("offset", offset.size)
-        object.__setattr__(self, "offset", offset)
+        self._set_fields(offset=offset)
 
     @property
     def n(self) -> int:
@@ -252,12 +235,14 @@ class Translated(ConvexSet):
         return max(self.set._scale, norm(self.offset))
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
-        return project_translated(self.set._project, x, self.offset, self._scale, warm_start)
+        return project_translated(
+            lambda y: self.set._project(y, warm_start), x, self.offset, self._scale
+        )
 
     def _distance(self, x: Float64Array) -> float:
         return self.set._distance(x - self.offset)
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         return self.set._contains(x - self.offset, eps, max(floor, norm(x), norm(self.offset)))
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
@@ -300,7 +285,7 @@ class Scaled(ConvexSet):
         factor = real("Scaled: factor", self.factor)
         if factor == 0.0:
             raise ValueError("Scaled: factor must not be zero, got 0; give a number such as 2.0.")
-        object.__setattr__(self, "factor", factor)
+        self._set_fields(factor=factor)
 
     @property
     def n(self) -> int | None:
@@ -325,7 +310,7 @@ class Scaled(ConvexSet):
     def _distance(self, x: Float64Array) -> float:
         return abs(self.factor) * self.set._distance(x / self.factor)
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         return self.set._contains(x / self.factor, eps, floor / abs(self.factor))
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
@@ -392,16 +377,6 @@ def _start_and_stop(where: Slice | slice) -> Slice:
         where = (where.start or 0, where.stop)
     start, stop = where
     return int(start), None if stop is None else int(stop)
-
-
-def _parameter_spans(module: Module) -> dict[str, tuple[int, int]]:
-    """Return where each trainable parameter is in the flat vector of all of them."""
-    spans, end = {}, 0
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            spans[name] = (end, end + int(parameter.numel()))
-            end = spans[name][1]
-    return spans
 
 
 def _check_is_set(name: str, member: object) -> None:

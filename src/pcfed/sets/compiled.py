@@ -7,14 +7,16 @@ checks x and computes the same bits in ``threshold.py``.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pcfed import kernels
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import ThresholdSets
-from pcfed.sets.base import WarmStart
+
+if TYPE_CHECKING:
+    from pcfed.sets.base import WarmStart
 
 
 class ThresholdSet(NamedTuple):
@@ -45,12 +47,9 @@ def project(
 ) -> Array | None:
     """Project a vector or rows, with the same bits as ``threshold.project``.
 
-    Returns
-    -------
-    array or None
-        ``x`` itself if it is one vector that is inside; else ``out`` or, if there is none or it
-        shares memory with x, a new array. None if NumPy must project x, for example because it
-        contains NaN; then x is unchanged, and rows of ``out`` may have been overwritten.
+    Return ``x`` itself if it is one vector that is inside; else ``out`` or, if there is none or it
+    shares memory with x, a new array. Return None if NumPy must project x, for example because it
+    contains NaN; then x is unchanged, and rows of ``out`` may have been overwritten.
     """
     if x.ndim == 2:
         return project_rows(x, np.full(x.shape[0], total), kind, out, warm_start)

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import (
-    ConvexSet,
-    ProjectionError,
-    UnboundedError,
-    WarmStart,
-    as_float64,
-    eps_of,
-    norm,
-)
+from pcfed.sets.base import ConvexSet, ProjectionError, UnboundedError, WarmStart
+from pcfed.sets.rounding import EPS, as_float64, eps_of, norm
 from pcfed.validation import count
 
 
@@ -25,7 +18,7 @@ class SelfDualCone(ConvexSet):
     """A cone that is its own dual: ⟨q, s⟩ ≥ 0 for all s in it exactly when q is in it."""
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
-        if not self._contains(q, float(np.finfo(np.float64).eps), 0.0):
+        if not self._contains(q, EPS):
             raise UnboundedError(
                 f"{self._name}: a linear function is unbounded over it unless q is in the cone "
                 "itself; intersect it with a bounded set such as L2Ball."
@@ -83,7 +76,7 @@ class PSDCone(SelfDualCone):
     size: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", count("PSDCone: size", self.size))
+        self._set_fields(size=count("PSDCone: size", self.size))
 
     @property
     def n(self) -> int:

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import (
-    ConvexSet,
-    ProjectionError,
-    WarmStart,
-    eps_of,
-    norm,
-    repeat_until_settled,
-    tolerance,
-)
+from pcfed.sets.base import ConvexSet, ProjectionError, WarmStart
+from pcfed.sets.rounding import eps_of, norm, repeat_until_settled, tolerance
 
 PointMap = Callable[[Float64Array], Array]
-
-
-class _UserFunctions(NamedTuple):
-    """The functions that the user gave."""
-
-    project: PointMap
-    contains: Callable[[Float64Array], bool] | None
-    minimize_linear: PointMap | None
-    support_bound: Callable[[Float64Array], float] | None
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -58,7 +42,7 @@ class CustomSet(ConvexSet):
     """
 
     name: str
-    _functions: _UserFunctions = field(init=False)
+    _functions: dict[str, Callable[[Float64Array], Any]] = field(init=False)
 
     def __init__(
         self,
@@ -69,29 +53,28 @@ class CustomSet(ConvexSet):
         support_bound: Callable[[Float64Array], float] | None = None,
         name: str = "custom",
     ) -> None:
-        for what, function in {
-            "project": project,
-            "contains": contains or project,
-            "minimize_linear": minimize_linear or project,
-            "support_bound": support_bound or project,
-        }.items():
+        optional = {
+            "contains": contains,
+            "minimize_linear": minimize_linear,
+            "support_bound": support_bound,
+        }
+        functions = {"project": project} | {k: f for k, f in optional.items() if f is not None}
+        for what, function in functions.items():
             if not callable(function):
                 raise ValueError(
                     f"CustomSet: {what} must be a function of one vector, got {function!r}; "
                     "give a callable."
                 )
-        object.__setattr__(self, "name", str(name))
-        functions = _UserFunctions(project, contains, minimize_linear, support_bound)
-        object.__setattr__(self, "_functions", functions)
+        self._set_fields(name=str(name), _functions=functions)
 
     def __repr__(self) -> str:
-        function = getattr(self._functions.project, "__name__", "…")
+        function = getattr(self._functions["project"], "__name__", "…")
         return f"CustomSet(project={function}, name={self.name!r})"
 
     def _call(self, x: Float64Array) -> Float64Array:
         """Call the user's projection and check the shape of its result."""
         try:
-            p = np.array(self._functions.project(x.copy()), dtype=np.float64)
+            p = np.array(self._functions["project"](x.copy()), dtype=np.float64)
         except Exception as error:
             raise ProjectionError(
                 f"CustomSet {self.name!r}: project raised {type(error).__name__}: {error}"
@@ -108,27 +91,27 @@ class CustomSet(ConvexSet):
             return self._call(x.astype(np.float64)).astype(x.dtype, copy=False)
 
         p = repeat_until_settled(step, x, 0.0)
-        if p is not x and not self._contains(p.astype(np.float64), eps_of(x), 0.0):
+        if p is not x and not self._contains(p.astype(np.float64), eps_of(x)):
             raise ProjectionError(
                 f"CustomSet {self.name!r}: project must return a point of the set, got a point "
                 "that it moves again or for which contains is false; correct the function."
             )
         return p
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
-        if self._functions.contains is not None:
-            return bool(self._functions.contains(x.copy()))
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
+        if "contains" in self._functions:
+            return bool(self._functions["contains"](x.copy()))
         return norm(self._call(x) - x) <= tolerance(x, eps, floor)
 
     def _minimize_linear(self, q: Float64Array) -> Float64Array:
-        if self._functions.minimize_linear is None:
+        if "minimize_linear" not in self._functions:
             raise NotImplementedError(
                 f"CustomSet {self.name!r}: it has neither minimize_linear nor support_bound, so no "
                 "bound of a linear function over it is known; give CustomSet one of them."
             )
-        return np.array(self._functions.minimize_linear(q.copy()), dtype=np.float64)
+        return np.array(self._functions["minimize_linear"](q.copy()), dtype=np.float64)
 
     def _support_bound(self, q: Float64Array) -> float:
-        if self._functions.support_bound is None:
+        if "support_bound" not in self._functions:
             return super()._support_bound(q)
-        return float(self._functions.support_bound(q.copy()))
+        return float(self._functions["support_bound"](q.copy()))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.affine import EPS, Affine
+from pcfed.sets.affine import Affine
 from pcfed.sets.balls import L1Ball
 from pcfed.sets.base import (
     BudgetUse,
@@ -21,13 +21,11 @@ from pcfed.sets.base import (
     ProjectionError,
     UnboundedError,
     WarmStart,
-    repeat_until_contained,
-    stack_constraints,
-    tightest,
 )
 from pcfed.sets.boxes import Bounds
 from pcfed.sets.combine import scale_entries
 from pcfed.sets.polyhedra import Polyhedron
+from pcfed.sets.rounding import EPS, repeat_until_contained
 from pcfed.sets.splitting import admm, dykstra, empty_intersection, names, project_float64
 
 MAX_MERGED_ENTRIES = 256
@@ -76,8 +74,7 @@ class Intersection(ConvexSet):
                 "Intersection: members must have the same number of entries, "
                 f"got {sorted(map(str, lengths))}; give sets of the same space."
             )
-        object.__setattr__(self, "sets", sets)
-        object.__setattr__(self, "_merged", {})
+        self._set_fields(sets=sets, _merged={})
 
     def __repr__(self) -> str:
         return f"Intersection({', '.join(map(repr, self.sets))})"
@@ -91,7 +88,7 @@ class Intersection(ConvexSet):
         for member in self.sets:
             member._check_length(where, n)
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         return all(member._contains(x, eps, floor) for member in self.sets)
 
     def _members(self, n: int) -> tuple[ConvexSet, ...]:
@@ -105,7 +102,7 @@ class Intersection(ConvexSet):
         return self._merged[n]
 
     def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        return tightest(member._budget_use(x) for member in self.sets)
+        return BudgetUse.tightest(member._budget_use(x) for member in self.sets)
 
     def _scale_entries(self, f: Float64Array) -> Intersection:
         return Intersection(*(scale_entries(member, f) for member in self.sets))
@@ -113,7 +110,7 @@ class Intersection(ConvexSet):
     def _linear_constraints(self, n: int) -> LinearConstraints | None:
         constraints = [member._linear_constraints(n) for member in self.sets]
         known = [each for each in constraints if each is not None]
-        return stack_constraints(known) if len(known) == len(constraints) else None
+        return LinearConstraints.stack(known) if len(known) == len(constraints) else None
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         p, contained = repeat_until_contained(
@@ -133,7 +130,7 @@ class Intersection(ConvexSet):
                 s = member._minimize_linear(q)
             except (UnboundedError, NotImplementedError):
                 continue
-            if self._contains(s, EPS, 0.0):
+            if self._contains(s, EPS):
                 return s
         return super()._minimize_linear(q)
 
@@ -210,7 +207,7 @@ def _project_l1_in_box(
 
 def _merge(constraints: list[LinearConstraints]) -> ConvexSet:
     """Return the set of the points that satisfy all constraints."""
-    A, b, C, d = stack_constraints(constraints)
+    A, b, C, d = LinearConstraints.stack(constraints)
     try:
         if not b.size:
             return Affine(C, d)

@@ -34,14 +34,7 @@ MAX_LENGTH = 400
 
 @cache
 def sets_by_name() -> dict[str, type[ConvexSet]]:
-    """Return the sets that files may name, by their names in files.
-
-    Examples
-    --------
-    >>> from pcfed.sets.parse import sets_by_name
-    >>> sets_by_name()["l1"]
-    <class 'pcfed.sets.balls.L1Ball'>
-    """
+    """Return the sets that files may name, by their names in files."""
     from pcfed import sets  # not above: the package imports this module
 
     public = (getattr(sets, name) for name in sets.__all__)
@@ -204,22 +197,17 @@ def _evaluate(node: ast.expr) -> Any:
         case ast.Tuple(elts=elements):
             return tuple(_evaluate(e) for e in elements)
         case ast.Dict(keys=keys, values=values):
-            return {
-                _evaluate(k): _evaluate(v)
-                for k, v in zip(keys, values, strict=True)
-                if k is not None
-            }
+            pairs = zip(keys, values, strict=True)
+            return {_evaluate(k): _evaluate(v) for k, v in pairs if k is not None}
         case ast.Name(id="inf"):
             return math.inf
         case ast.Name(id=name):
             return _construct(_find_set(name), [], {})
-        case ast.Call(func=ast.Name(id="array"), args=[argument], keywords=[]):
+        case ast.Call(ast.Name("array"), [argument], []):
             return np.array(_evaluate(argument))
-        case ast.Call(
-            func=ast.Name(id="float"), args=[ast.Constant(value=str(value))], keywords=[]
-        ):
+        case ast.Call(ast.Name("float"), [ast.Constant(str(value))], []):
             return float(value)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+        case ast.Call(ast.Name(name), args, keywords):
             named = {k.arg: _evaluate(k.value) for k in keywords if k.arg is not None}
             return _construct(_find_set(name), [_evaluate(a) for a in args], named)
     raise ValueError(
@@ -251,14 +239,9 @@ def _construct(kind: type[ConvexSet], args: list[Any], named: dict[str, Any]) ->
     try:
         bound = signature.bind(*args, **named)
     except TypeError as error:
+        untyped = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
         raise ValueError(
             f"parse_set: {kind.__name__} was given the wrong arguments ({error}); "
-            f"it takes {kind.__name__}{_without_types(signature)}."
+            f"it takes {kind.__name__}{inspect.Signature(untyped)}."
         ) from None
     return kind(*bound.args, **bound.kwargs)
-
-
-def _without_types(signature: inspect.Signature) -> str:
-    """Return a signature without its annotations."""
-    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    return str(signature.replace(parameters=bare, return_annotation=signature.empty))

@@ -15,17 +15,9 @@ import quadprog
 from scipy.optimize import OptimizeResult, linprog
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.affine import EPS, Affine, checked_system, unit_rows
-from pcfed.sets.base import (
-    ConvexSet,
-    LinearConstraints,
-    ProjectionError,
-    UnboundedError,
-    WarmStart,
-    norm,
-    repeat_until_contained,
-    tolerance,
-)
+from pcfed.sets.affine import Affine, checked_system, unit_rows
+from pcfed.sets.base import ConvexSet, LinearConstraints, ProjectionError, UnboundedError, WarmStart
+from pcfed.sets.rounding import EPS, norm, repeat_until_contained, tolerance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,8 +48,7 @@ class Polyhedron(ConvexSet):
 
     def __post_init__(self) -> None:
         A, b = checked_system("Polyhedron", "A", self.A, "b", self.b)
-        object.__setattr__(self, "A", A)
-        object.__setattr__(self, "b", b)
+        self._set_fields(A=A, b=b)
         if (self.C is None) != (self.d is None):
             raise ValueError(
                 "Polyhedron: C and d must be given together, got one of them; give both or none."
@@ -69,8 +60,7 @@ class Polyhedron(ConvexSet):
                     f"Polyhedron: C must have {A.shape[1]} columns, as A has, got {C.shape[1]}; "
                     "give both the same number."
                 )
-            object.__setattr__(self, "C", C)
-            object.__setattr__(self, "d", d)
+            self._set_fields(C=C, d=d)
 
     @property
     def n(self) -> int:
@@ -80,9 +70,7 @@ class Polyhedron(ConvexSet):
     @cached_property
     def _plane(self) -> Affine | None:
         """Return the affine set of the equations."""
-        if self.C is None or self.d is None:
-            return None
-        return Affine(self.C, self.d)
+        return None if self.C is None or self.d is None else Affine(self.C, self.d)
 
     @cached_property
     def _rows(self) -> tuple[Float64Array, Float64Array]:
@@ -109,7 +97,7 @@ class Polyhedron(ConvexSet):
         Q, R = np.linalg.qr(G.T)
         return np.ascontiguousarray(R.T), lengths, Q
 
-    def _contains(self, x: Float64Array, eps: float, floor: float) -> bool:
+    def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         A, b = self._rows
         allowed = tolerance(np.zeros_like(x), eps, 1.0) * np.maximum(np.abs(b), max(floor, norm(x)))
         in_plane = self._plane is None or self._plane._contains(x, eps, floor)

@@ -17,11 +17,10 @@ from pcfed.sets.base import (
     WarmStart,
     check_out,
     checked_points,
-    nested_warm_start,
-    norm,
     write_result,
 )
 from pcfed.sets.compiled import L1_BALL, SIMPLEX, ThresholdSet
+from pcfed.sets.rounding import norm
 from pcfed.validation import floating
 
 
@@ -72,11 +71,9 @@ def project_simplices(
 
     Parameters
     ----------
-    x : array of shape (rows, n)
-        One point per row. float32 stays float32; other dtypes become float64.
     totals : array of shape (rows,)
         ≥ 0, one for each row.
-    out, warm_start : optional
+    x, out, warm_start
         As in ``project_l1_balls``.
 
     Examples
@@ -90,14 +87,7 @@ def project_simplices(
 
 
 class SetRows:
-    """The sets of several agents, one per row.
-
-    Parameters
-    ----------
-    sets : sequence of ConvexSet
-        One for each row.
-    warm_starts : sequence of WarmStart, optional
-        The warm start of each row, which is kept from one call to the next.
+    """The sets of several agents, one per row, and the warm starts of the rows.
 
     Examples
     --------
@@ -112,9 +102,7 @@ class SetRows:
         self, sets: Sequence[ConvexSet], warm_starts: Sequence[WarmStart] | None = None
     ) -> None:
         self.sets = tuple(sets)
-        self.warm_starts = (
-            tuple(WarmStart() for _ in sets) if warm_starts is None else tuple(warm_starts)
-        )
+        self.warm_starts = tuple(warm_starts or (WarmStart() for _ in self.sets))
         threshold_sets = [each._threshold_set for each in self.sets]
         kinds = {each[0] for each in threshold_sets if each is not None}
         self._kind: ThresholdSet | None = None
@@ -123,15 +111,7 @@ class SetRows:
             self._totals = np.array([each[1] for each in threshold_sets if each is not None])
 
     def project(self, x: Array, out: Array | None = None) -> Array:
-        """Project every row onto its own set, with the same bits as ``project_unchecked``.
-
-        Parameters
-        ----------
-        x : array of shape (rows, n)
-            float32 or float64.
-        out : array, optional
-            Where to write the result, of the same shape and dtype; it may be ``x``.
-        """
+        """Project every row onto its own set; the arguments and bits of ``project_unchecked``."""
         if self._kind is not None and (p := self._project_compiled(x, out)) is not None:
             return write_result(p, x, out)
         p = np.empty_like(x) if out is None else out
@@ -190,23 +170,10 @@ def _project(
 ) -> Array:
     """Project every row by compiled code if possible, otherwise one by one with NumPy."""
     tau = floating(f"{name}: {what}", totals).astype(np.float64, copy=False)
-    if type(x) is np.ndarray and x.ndim == 2:
-        _check_totals(name, what, tau, x.shape[0])
-        p = compiled.project_rows(x, tau, kind, out, warm_start)
-        if p is not None:
-            return write_result(p, x, out)
-    points = checked_points(f"{name}: x", x, (2,))
-    _check_totals(name, what, tau, points.shape[0])
-    check_out(name, points, out)
-    p = np.empty_like(points)
-    with np.errstate(all="ignore"):
-        for i, row in enumerate(np.ascontiguousarray(points)):
-            p[i] = threshold.project(row, float(tau[i]), kind, nested_warm_start(warm_start, i))
-    return write_result(p, points, out)
-
-
-def _check_totals(name: str, what: str, tau: Float64Array, rows: int) -> None:
-    """Raise a ValueError if totals are negative or not one for each row."""
+    # The compiled code checks x itself, so that usual arrays are read once.
+    usual = x if type(x) is np.ndarray and x.ndim == 2 else None
+    points = checked_points(f"{name}: x", x, (2,)) if usual is None else usual
+    rows = points.shape[0]
     if tau.shape != (rows,):
         raise ValueError(
             f"{name}: {what} must have shape ({rows},), one number for each row of x, got shape "
@@ -217,3 +184,12 @@ def _check_totals(name: str, what: str, tau: Float64Array, rows: int) -> None:
             f"{name}: {what} must be ≥ 0, got {tau.min()} at index {tau.argmin()}; "
             "give numbers ≥ 0."
         )
+    p = compiled.project_rows(points, tau, kind, out, warm_start)
+    if p is None:
+        points = checked_points(f"{name}: x", points, (2,))
+        check_out(name, points, out)
+        p = np.empty_like(points)
+        with np.errstate(all="ignore"):
+            for i, row in enumerate(np.ascontiguousarray(points)):
+                p[i] = threshold.project(row, float(tau[i]), kind, WarmStart.of_part(warm_start, i))
+    return write_result(p, points, out)

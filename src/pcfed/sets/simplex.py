@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets import compiled, threshold
+from pcfed.sets import threshold
 from pcfed.sets.affine import Hyperplane
 from pcfed.sets.base import ConvexSet, LinearConstraints, WarmStart
 from pcfed.sets.boxes import NonNegative
@@ -36,7 +36,7 @@ class Simplex(ConvexSet):
     total: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "total", positive("Simplex: total", self.total, zero=True))
+        self._set_fields(total=positive("Simplex: total", self.total, zero=True))
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         return threshold.project(x, self.total, SIMPLEX, warm_start)
@@ -44,11 +44,6 @@ class Simplex(ConvexSet):
     @property
     def _threshold_set(self) -> tuple[ThresholdSet, float]:
         return SIMPLEX, self.total
-
-    def _project_compiled(
-        self, x: Array, out: Array | None, warm_start: WarmStart | None
-    ) -> Array | None:
-        return compiled.project(x, self.total, SIMPLEX, out, warm_start)
 
     @property
     def _scale(self) -> float:

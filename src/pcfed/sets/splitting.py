@@ -30,9 +30,8 @@ from collections import deque
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.sets.base import ConvexSet, ProjectionError, norm
-
-EPS = float(np.finfo(np.float64).eps)
+from pcfed.sets.base import ConvexSet, ProjectionError
+from pcfed.sets.rounding import EPS, norm
 
 Members = tuple[ConvexSet, ...]
 

@@ -23,16 +23,16 @@ I, SIAM J. Sci. Comput. 31 (2008), Algorithm 3.2, for the sums.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled
-from pcfed.sets.base import WarmStart, as_float64, eps_of
+from pcfed.sets.base import WarmStart
 from pcfed.sets.compiled import ALWAYS_OUTSIDE, MIN_TOTAL, ThresholdSet
-
-EPS = float(np.finfo(np.float64).eps)
+from pcfed.sets.rounding import EPS, as_float64, eps_of
 
 
 def project(
@@ -40,16 +40,7 @@ def project(
 ) -> Array:
     """Project one vector onto a simplex or an l1 ball; return ``x`` itself if it is inside.
 
-    Parameters
-    ----------
-    x : array of shape (n,)
-        float32 or float64.
-    total : float
-        τ ≥ 0.
-    kind : ThresholdSet
-        ``L1_BALL`` or ``SIMPLEX``.
-    warm_start : WarmStart, optional
-        Its ``threshold`` is the start value of θ, and is set to the θ that was found.
+    ``warm_start.threshold`` is the start value of θ, and is set to the θ that was found.
     """
     p = compiled.project(x, total, kind, None, warm_start)
     if p is not None:
@@ -148,30 +139,14 @@ def smallest_active(a: Float64Array, total: float, warm_start: WarmStart | None 
     above, surely_above = a > theta - delta, a > theta + delta
     if np.count_nonzero(above) == np.count_nonzero(surely_above):
         return float(active.min())
-    undecided = np.unique(a[above & ~surely_above])
-    return _decide_smallest_active(a, undecided, a[surely_above], total)
+    undecided = np.unique(a[above & ~surely_above]).tolist()
+    first = bisect_left(undecided, True, key=lambda v: _remainder(a, v, total) > 0.0)
+    return undecided[first] if first < len(undecided) else float(a[surely_above].min())
 
 
 def _newton_step(active: Float64Array, theta: float, total: float) -> float:
     """Return the zero of the linear piece of Σ max(a − θ, 0) − τ at θ."""
     return theta + (float((active - theta).sum()) - total) / active.size
-
-
-def _decide_smallest_active(
-    a: Float64Array, undecided: Float64Array, active: Float64Array, total: float
-) -> float:
-    """Return the smallest active number by bisection of the ``undecided`` ones, which are sorted.
-
-    ``active`` are the numbers that are active without doubt.
-    """
-    low, high = 0, undecided.size
-    while low < high:
-        middle = (low + high) // 2
-        if _remainder(a, float(undecided[middle]), total) > 0.0:
-            high = middle
-        else:
-            low = middle + 1
-    return float(undecided[low]) if low < undecided.size else float(active.min())
 
 
 def _remainder(a: Float64Array, v: float, total: float) -> float:
