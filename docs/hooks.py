@@ -11,7 +11,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from pcfed.config.reference import keys_markdown
+from pcfed.config.json_schema import keys_markdown
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = ("C*.md", "SECURITY.md", "benchmarks/*.md", "examples/*.ipynb")

@@ -17,8 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from pcfed.algorithms.registry import algorithm_names, find_algorithm, parameters
-from pcfed.config.json_schema import file_model
-from pcfed.config.reference import keys_markdown
+from pcfed.config.json_schema import file_model, keys_markdown
 from tests.test_architecture import BASE, GRAPH, MODULES, node
 from tests.test_architecture import ROOT as PACKAGE
 

@@ -30,7 +30,7 @@ from pcfed.algorithms.registry import (
     parameters,
     to_mapping,
 )
-from pcfed.config.fields import FileModel, KeyErrors
+from pcfed.config.fields import FileModel, KeyErrors, invalid
 from pcfed.config.json_schema import Schema, schema_of
 from pcfed.config.validation_errors import explain, suggest
 from pcfed.errors import short_repr
@@ -68,8 +68,7 @@ def _schedule_type(algorithm: type[Algorithm], name: str) -> Any:
             number = float("nan")
         if not (0 < number < float("inf") or (number == 0 and name != "step")):
             advice = suggest(value, keywords, "give one such as 0.1.")
-            text = f"must be {rule}, got {short_repr(value)}; {advice}"
-            raise KeyErrors(("", text))
+            raise invalid(f"must be {rule}, got {short_repr(value)}; {advice}")
         return number + 0.0
 
     schema = {"$comment": rule, "anyOf": [{"type": "number", **bound}, {"enum": [*keywords]}]}
@@ -96,11 +95,8 @@ def _table_model(algorithm: type[Algorithm]) -> type[FileModel]:
         else:  # the constructor checks what is not a simple type
             kind = simple.get(each.type, Any)
         text = HELP.get(each.name, f"A parameter of {algorithm.__name__}.")
-        default = _default(algorithm, each)
-        keys[each.name] = (
-            kind,
-            Field(default=default, description=text, examples=EXAMPLES.get(kind)),
-        )
+        options: dict[str, Any] = {"description": text, "examples": EXAMPLES.get(kind)}
+        keys[each.name] = kind, Field(default=_default(algorithm, each), **options)
     return create_model("AlgorithmTable", __base__=FileModel, **keys)
 
 
@@ -117,17 +113,15 @@ def parse_algorithm(table: Any) -> Algorithm:
     if isinstance(table, Algorithm):
         return table
     if not isinstance(table, Mapping):
-        raise KeyErrors(
-            ("", f"must be a table, got {short_repr(table)}; write it as [algorithm] and keys.")
+        raise invalid(
+            f"must be a table, got {short_repr(table)}; write it as [algorithm] and keys."
         )
     name = table.get("name", DEFAULT_ALGORITHM)
     if not isinstance(name, str) or name not in algorithm_names():
-        raise KeyErrors(
-            (
-                "name",
-                f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; "
-                f"{suggest(name, algorithm_names(), 'choose one of them.')}",
-            )
+        raise invalid(
+            f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; "
+            f"{suggest(name, algorithm_names(), 'choose one of them.')}",
+            key="name",
         )
     algorithm = find_algorithm(name)
     model = _table_model(algorithm)
@@ -166,15 +160,9 @@ def _table_schema(*, keywords: bool) -> Schema:
 
 @dataclass(frozen=True)
 class AlgorithmSchema:
-    """The schema of the table, made when it is needed, with all algorithms registered by then.
+    """The schema of the table, made when it is needed, with all algorithms registered by then."""
 
-    Attributes
-    ----------
-    keywords : bool
-        Whether steps and penalties may be keywords such as "auto".
-    """
-
-    keywords: bool = True
+    keywords: bool = True  # whether steps and penalties may be keywords such as "auto"
 
     def __get_pydantic_json_schema__(
         self, core_schema: Any, handler: GetJsonSchemaHandler

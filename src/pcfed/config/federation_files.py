@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -24,6 +23,7 @@ from pcfed.config.fields import (
     MAX_INTEGER,
     NAMES_SCHEMA,
     AgentName,
+    AnyLinearKind,
     Constraint,
     Count,
     CountOrZero,
@@ -34,11 +34,13 @@ from pcfed.config.fields import (
     Portion,
     PositiveNumber,
     Text,
+    WrongKey,
     check_agent_name,
+    describe_kinds,
+    invalid,
     parse_names,
 )
 from pcfed.config.imports import import_modules
-from pcfed.config.kind_field import AnyLinearKind, describe_kinds
 from pcfed.config.train_file import Dtype
 from pcfed.config.validation_errors import read_toml, suggest, validate_file
 from pcfed.errors import short_repr
@@ -57,7 +59,7 @@ def _parse_roster(value: Any) -> tuple[str, ...] | int:
     if type(value) is int and 1 <= value <= MAX_INTEGER:
         return value
     text = f'must be {ROSTER}, got {short_repr(value)}; give one such as ["north", "south"].'
-    raise KeyErrors(("", text))
+    raise invalid(text)
 
 
 Roster = Annotated[
@@ -72,50 +74,45 @@ Roster = Annotated[
 ]
 
 
-def _check_numbers(algorithm: Algorithm) -> Algorithm:
-    """Refuse keywords such as "auto", which are replaced by numbers that depend on the data."""
+def _parse_algorithm(table: Any) -> Algorithm:
+    """Return an algorithm without keywords such as "auto", whose numbers depend on the data."""
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if isinstance(name, str) and name not in algorithm_names():
+        advice = suggest(name, algorithm_names(), "choose one of them,")
+        raise invalid(
+            f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; {advice} or "
+            "name the module that registers it in imports.",
+            key="name",
+        )
+    algorithm = parse_algorithm(table)
     errors = [
         (
-            name,
+            key,
             f"must be a number, got {value!r}: the server does not see the data that it would be "
             "computed from; give one such as 0.1.",
         )
-        for name in ("step", "penalty")
-        if isinstance(value := getattr(algorithm, name), str)
+        for key in ("step", "penalty")
+        if isinstance(value := getattr(algorithm, key), str)
     ]
     if errors:
         raise KeyErrors(*errors)
     return algorithm
 
 
-def _parse_algorithm(table: Any) -> Algorithm:
-    """Return the algorithm of the table; point to ``imports`` where it is not known."""
-    name = table.get("name") if isinstance(table, Mapping) else None
-    if isinstance(name, str) and name not in algorithm_names():
-        advice = suggest(name, algorithm_names(), "choose one of them,")
-        text = (
-            f"must be one of {', '.join(algorithm_names())}, got {short_repr(name)}; {advice} or "
-            "name the module that registers it in imports."
-        )
-        raise KeyErrors(("name", text))
-    return parse_algorithm(table)
-
-
 NumericAlgorithm = Annotated[
     Algorithm,
     PlainValidator(_parse_algorithm),
-    AfterValidator(_check_numbers),
     PlainSerializer(to_mapping),
     AlgorithmSchema(keywords=False),
 ]
 
 
 def _parse_modules(value: Any) -> tuple[str, ...]:
-    names = () if value in ([], ()) else parse_names(value)
-    for name in names:
+    for name in (names := parse_names(value, min_names=0)):
         if not all(part.isidentifier() for part in name.split(".")):
-            text = f'must be names of modules, got {short_repr(name)}; write "my_algorithms".'
-            raise KeyErrors(("", text))
+            raise invalid(
+                f'must be names of modules, got {short_repr(name)}; write "my_algorithms".'
+            )
     return names
 
 
@@ -131,42 +128,30 @@ class ServerModel(FileModel):
     """The table ``[model]`` of server.toml."""
 
     kind: AnyLinearKind = Field(description=f"The model: {describe_kinds(LINEAR_KINDS)}.")
-    features: Names = Field(
-        description="The columns to predict from, in the order of the coefficients.",
-        examples=[["area", "rooms"]],
-    )
-    labels: Names | None = Field(
-        default=None,
-        description="The labels, for kinds that predict labels only.",
-        examples=[["gas", "oil"]],
-    )
-    intercept: bool = Field(
-        default=False,
-        description="Whether the model has an intercept; constraints do not apply to it.",
-    )
-    l2: NonNegativeNumber = Field(
-        default=0.0, description="Weight of the l2 term on the coefficients."
-    )
-    dtype: Dtype = Field(default="float64", description="Type of the features and of local steps.")
+    features: Names = Field(examples=[["area", "rooms"]])
+    """The columns to predict from, in the order of the coefficients."""
+    labels: Names | None = Field(default=None, examples=[["gas", "oil"]])
+    """The labels, for kinds that predict labels only."""
+    intercept: bool = False
+    """Whether the model has an intercept; constraints do not apply to it."""
+    l2: NonNegativeNumber = 0.0
+    """Weight of the l2 term on the coefficients."""
+    dtype: Dtype = "float64"
+    """Type of the features and of local steps."""
 
-    @model_validator(mode="after")
-    def _check_labels(self) -> ServerModel:
+    def _errors(self) -> Iterator[WrongKey]:
         labels, output = self.labels, self.kind.output
         if (labels is not None) != output.is_classification:
             names = [str(kind) for kind in LINEAR_KINDS.values() if kind.output.is_classification]
-            text = (
+            yield (
+                "labels",
                 f"must be given for {' and '.join(names)}, and only for them; got "
-                f"{self.kind.name!r} and {short_repr(labels)}; name the labels, or leave them out."
+                f"{self.kind.name!r} and {short_repr(labels)}; name the labels, or leave them out.",
             )
-            raise KeyErrors(("labels", text))
-        if not output.accepts(labels):
+        elif not output.accepts(labels):
             number = "two" if output.max_labels == 2 else "at least two"
-            text = (
-                f"must be {number} labels for {self.kind}, got {len(labels or ())}; correct the "
-                "list."
-            )
-            raise KeyErrors(("labels", text))
-        return self
+            got = len(labels or ())
+            yield "labels", f"must be {number} labels for {self.kind}, got {got}; correct the list."
 
     @property
     def n(self) -> int:
@@ -178,56 +163,42 @@ class ServerModel(FileModel):
 class Rounds(FileModel):
     """The table ``[rounds]`` of server.toml."""
 
-    rounds: Count = Field(default=100, description="Number of rounds.")
-    gap: PositiveNumber | None = Field(
-        default=None,
-        description="Stop when the certified relative gap to the optimum is at most this; by "
-        "default never.",
-        examples=[0.01],
-    )
-    gap_every: Count = Field(
-        default=10, description="Rounds from one computation of the gap to the next."
-    )
-    local_steps: Count = Field(
-        default=10, description="Number of local steps of every agent in a round."
-    )
-    seed: CountOrZero = Field(default=0, description="Seed of all random numbers.")
-    minimum: Count = Field(
-        default=1, description="A round with fewer updates than this is repeated."
-    )
-    attempts: Count = Field(default=10, description="How often a round is tried at most.")
-    deadline: PositiveNumber = Field(
-        default=60.0, description="Seconds that agents have to answer."
-    )
-    norm_limit: PositiveNumber | None = Field(
-        default=None,
-        description="Refuse vectors from agents whose Euclidean norm is larger; by default there "
-        "is no limit.",
-        examples=[1e6],
-    )
+    rounds: Count = 100
+    """Number of rounds."""
+    gap: PositiveNumber | None = Field(default=None, examples=[0.01])
+    """Stop when the certified relative gap to the optimum is at most this; by default never."""
+    gap_every: Count = 10
+    """Rounds from one computation of the gap to the next."""
+    local_steps: Count = 10
+    """Number of local steps of every agent in a round."""
+    seed: CountOrZero = 0
+    """Seed of all random numbers."""
+    minimum: Count = 1
+    """A round with fewer updates than this is repeated."""
+    attempts: Count = 10
+    """How often a round is tried at most."""
+    deadline: PositiveNumber = 60.0
+    """Seconds that agents have to answer."""
+    norm_limit: PositiveNumber | None = Field(default=None, examples=[1e6])
+    """Refuse vectors from agents whose Euclidean norm is larger; by default there is no limit."""
 
 
 class ServerFile(FileModel):
     """The file server.toml."""
 
-    training: Text = Field(description="The name of the training.", examples=["heating"])
-    roster: Roster = Field(
-        description="The names of the agents, or their number: then the first that connect.",
-        examples=[["north", "south"]],
-    )
-    imports: Modules = Field(
-        default=(),
-        description="Modules to import, beside this file or on Python's path, for example because "
-        "they register an algorithm. Every agent must import them, too.",
-        examples=[["my_algorithms"]],
-    )
-    model: ServerModel = Field(description="What is trained.")
-    algorithm: NumericAlgorithm = Field(
-        description="The federated algorithm and its parameters; step and penalty are numbers."
-    )
-    rounds: Rounds = Field(
-        default=Rounds(), description="The number of rounds, and what happens in one."
-    )
+    training: Text = Field(examples=["heating"])
+    """The name of the training."""
+    roster: Roster = Field(examples=[["north", "south"]])
+    """The names of the agents, or their number: then the first that connect."""
+    imports: Modules = Field(default=(), examples=[["my_algorithms"]])
+    """Modules to import, beside this file or on Python's path, for example because they register an
+    algorithm. Every agent must import them, too."""
+    model: ServerModel
+    """What is trained."""
+    algorithm: NumericAlgorithm
+    """The federated algorithm and its parameters; step and penalty are numbers."""
+    rounds: Rounds = Rounds()
+    """The number of rounds, and what happens in one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -235,15 +206,13 @@ class ServerFile(FileModel):
         """Treat missing tables as empty ones, so that the errors name the missing keys."""
         return {"model": {}, "algorithm": {}, **table} if isinstance(table, Mapping) else table
 
-    @model_validator(mode="after")
-    def _check_minimum(self) -> ServerFile:
+    def _errors(self) -> Iterator[WrongKey]:
         if self.rounds.minimum > self.num_agents:
-            text = (
+            yield (
+                "rounds.minimum",
                 f"must be at most the {self.num_agents} agents of the roster, got "
-                f"{self.rounds.minimum}; give a smaller number."
+                f"{self.rounds.minimum}; give a smaller number.",
             )
-            raise KeyErrors(("rounds.minimum", text))
-        return self
 
     @property
     def num_agents(self) -> int:
@@ -252,14 +221,12 @@ class ServerFile(FileModel):
 
 
 def _parse_report(value: Any) -> tuple[str, ...]:
-    names = () if value in ([], ()) else parse_names(value)
-    for name in names:
+    for name in (names := parse_names(value, min_names=0)):
         if name not in METRICS:
-            text = (
+            raise invalid(
                 f"must be some of {', '.join(METRICS)}, got {short_repr(name)}; "
                 f"{suggest(name, METRICS, 'take it out, or take one of these.')}"
             )
-            raise KeyErrors(("", text))
     return names
 
 
@@ -280,39 +247,28 @@ Report = Annotated[
 class AgentFile(FileModel):
     """The file agent.toml."""
 
-    name: AgentName = Field(description="The agent's name in the roster.", examples=["north"])
-    file: Text = Field(
-        description="The agent's data file (.csv, .npz or .parquet), relative to this file.",
-        examples=["north.csv"],
-    )
-    target: Text = Field(description="The column to predict.", examples=["heating"])
+    name: AgentName = Field(examples=["north"])
+    """The agent's name in the roster."""
+    file: Text = Field(examples=["north.csv"])
+    """The agent's data file (.csv, .npz or .parquet), relative to this file."""
+    target: Text = Field(examples=["heating"])
+    """The column to predict."""
     constraint: Constraint = Field(
-        default=WholeSpace(),
-        description="The set that contains the agent's coefficients; it is never sent.",
-        examples=[{"l1": 5}],
-        json_schema_extra={"default": "whole_space"},
+        default=WholeSpace(), examples=[{"l1": 5}], json_schema_extra={"default": "whole_space"}
     )
-    coupling: NonNegativeNumber = Field(
-        default=0.1,
-        description="Strength σ_i of the pull of the agent's model towards the average model.",
-    )
-    batch: Portion = Field(
-        default=1.0,
-        description="Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a "
-        "number of rows.",
-    )
-    certificate: bool = Field(
-        default=False, description="Whether the agent takes part in certificates."
-    )
-    report: Report = Field(
-        default=(), description="Which metrics of the agent's model the server may know."
-    )
-    imports: Modules = Field(
-        default=(),
-        description="Modules to import, beside this file or on Python's path, for example because "
-        "they register the algorithm of the training. The server can't add to them.",
-        examples=[["my_algorithms"]],
-    )
+    """The set that contains the agent's coefficients; it is never sent."""
+    coupling: NonNegativeNumber = 0.1
+    """Strength σ_i of the pull of the agent's model towards the average model."""
+    batch: Portion = 1.0
+    """Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a number of
+    rows."""
+    certificate: bool = False
+    """Whether the agent takes part in certificates."""
+    report: Report = ()
+    """Which metrics of the agent's model the server may know."""
+    imports: Modules = Field(default=(), examples=[["my_algorithms"]])
+    """Modules to import, beside this file or on Python's path, for example because they register
+    the algorithm of the training. The server can't add to them."""
 
 
 class _Imports(FileModel):
@@ -323,14 +279,7 @@ class _Imports(FileModel):
 
 
 def read_server_file(path: Path) -> ServerFile:
-    """Read server.toml.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read or is not TOML; a `ConfigError` with one sentence per error if keys or
-        values in it are not valid.
-    """
+    """Read server.toml, or raise a `ConfigError` with one sentence per error."""
     table = read_toml(path)
     # Before the rest is checked, because the algorithm may be one that these modules register.
     import_modules(validate_file(_Imports, table, path).imports, path)
@@ -338,5 +287,5 @@ def read_server_file(path: Path) -> ServerFile:
 
 
 def read_agent_file(path: Path) -> AgentFile:
-    """Read agent.toml; it raises the same errors as `read_server_file`."""
+    """Read agent.toml; errors are those of `read_server_file`."""
     return validate_file(AgentFile, read_toml(path), path)

@@ -7,8 +7,9 @@ which error messages and the reference show; without it, the rule is derived fro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,29 +19,35 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
+    model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from pcfed.config.constraints import format_constraint, parse_constraint
+from pcfed.arrays import Array
 from pcfed.errors import short_repr
-from pcfed.sets import ConvexSet
+from pcfed.losses.kinds import LINEAR_KINDS, MODEL_KINDS, LinearKind, ModelKind
+from pcfed.sets import ConvexSet, WarmStart, parse_set
 
 MAX_INTEGER = 2**63 - 1
 """The largest integer of TOML."""
 
 
+WrongKey = tuple[str, str]
+"""A key, relative to what is checked, and the rest of the sentence on it: ``("target", "is missing;
+name the column to predict.")``. The empty key is what is checked itself."""
+
+
 class KeyErrors(ValueError):
-    """What is wrong with some keys of a table, for checks that pydantic does not have.
+    """What is wrong with some keys of a table, for checks that pydantic does not have."""
 
-    Parameters
-    ----------
-    *errors : tuple of str and str
-        The key, relative to what is checked, and the rest of the sentence: ``("target", "is
-        missing; name the column to predict.")``. The empty key is what is checked itself.
-    """
-
-    def __init__(self, *errors: tuple[str, str]) -> None:
+    def __init__(self, *errors: WrongKey) -> None:
         super().__init__(" ".join(text for _, text in errors))
         self.errors = errors
+
+
+def invalid(text: str, key: str = "") -> KeyErrors:
+    """Return the error for one key; without a key, for the value that is checked itself."""
+    return KeyErrors((key, text))
 
 
 class FileModel(BaseModel):
@@ -52,7 +59,18 @@ class FileModel(BaseModel):
         strict=True,
         allow_inf_nan=False,
         arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if errors := tuple(self._errors()):
+            raise KeyErrors(*errors)
+        return self
+
+    def _errors(self) -> Iterable[WrongKey]:
+        """Yield what is wrong with keys that are valid one by one."""
+        return ()
 
 
 def _without_sign(value: float) -> float:
@@ -67,7 +85,6 @@ NonNegativeNumber = Annotated[float, Field(ge=0), AfterValidator(_without_sign)]
 Fraction = Annotated[float, Field(ge=0, lt=1), AfterValidator(_without_sign)]
 Text = Annotated[str, Field(pattern=r"\S")]
 
-
 PORTION = "a float in (0, 1] or an integer ≥ 1"
 
 
@@ -77,12 +94,9 @@ def _parse_portion(value: Any) -> float | int:
         return value
     if type(value) is int and 1 <= value <= MAX_INTEGER:
         return value
-    raise KeyErrors(
-        (
-            "",
-            f"must be {PORTION}, got {short_repr(value)}; give 1.0 for all, 0.1 for a tenth or 32 "
-            "for 32.",
-        )
+    raise invalid(
+        f"must be {PORTION}, got {short_repr(value)}; give 1.0 for all, 0.1 for a tenth or 32 for "
+        "32."
     )
 
 
@@ -101,18 +115,18 @@ Portion = Annotated[
 ]
 
 
-def parse_names(value: Any) -> tuple[str, ...]:
-    """Return a list of one or more different names as a tuple."""
-    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+def parse_names(value: Any, min_names: int = 1) -> tuple[str, ...]:
+    """Return a list of different names as a tuple."""
+    is_list = isinstance(value, (list, tuple)) and len(value) >= min_names
     if not is_list or not all(isinstance(name, str) for name in value):
-        raise KeyErrors(
-            ("", f'must be a list of names, got {short_repr(value)}; give one such as ["a", "b"].')
+        raise invalid(
+            f'must be a list of names, got {short_repr(value)}; give one such as ["a", "b"].'
         )
-    name, times = Counter(value).most_common(1)[0]
-    if times > 1:
-        raise KeyErrors(
-            ("", f"must be different names, got {short_repr(name)} {times} times; give it once.")
-        )
+    for name, times in Counter(value).most_common(1):
+        if times > 1:
+            raise invalid(
+                f"must be different names, got {short_repr(name)} {times} times; give it once."
+            )
     return tuple(value)
 
 
@@ -131,13 +145,7 @@ Names = Annotated[
 
 
 def check_agent_name(name: str) -> str:
-    """Return an agent's name if it can be shown in messages and tables.
-
-    Raises
-    ------
-    ValueError
-        If it is empty, longer than 80 characters, has spaces around it or is not printable.
-    """
+    """Return an agent's name if it can be shown in messages and tables."""
     if not (0 < len(name) <= 80 and name.isprintable() and name == name.strip()):
         raise ValueError(
             "the name of an agent must be 1 to 80 printable characters without spaces "
@@ -149,17 +157,52 @@ def check_agent_name(name: str) -> str:
 AgentName = Annotated[str, AfterValidator(check_agent_name)]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerSets(ConvexSet):
+    """One set per named parameter of a module: ``{blocks = {"conv1.weight" = "l1(5)"}}``.
+
+    The positions of the parameters are known only when the module has been loaded; then
+    `pcfed.sets.Blocks.for_module` makes a set of flat vectors of it.
+    """
+
+    sets: Mapping[str, ConvexSet]
+
+    def _check_length(self, where: str, n: int) -> None:
+        raise self._needs_module()
+
+    def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
+        raise self._needs_module()
+
+    def _needs_module(self) -> ValueError:
+        """Return the error for models that are not PyTorch modules."""
+        return ValueError(
+            f'blocks by names such as {next(iter(self.sets))!r} need model.kind = "torch"; for '
+            'other models give slices such as "0:10".'
+        )
+
+
 CONSTRAINT = 'a convex set such as {l1 = 5} or "l1(5)"'
 
 
 def _parse_constraint(value: Any) -> ConvexSet:
-    """Return a set; constructors may raise errors of many types for values of the wrong type."""
+    """Return what `pcfed.sets.parse_set` reads, or one set per parameter of a module."""
     if not isinstance(value, (str, Mapping, ConvexSet)):
-        raise KeyErrors(("", f"must be {CONSTRAINT}, got {short_repr(value)}; give a set."))
+        raise invalid(f"must be {CONSTRAINT}, got {short_repr(value)}; give a set.")
+    blocks = value.get("blocks") if isinstance(value, Mapping) and len(value) == 1 else None
     try:
-        return parse_constraint(value)
+        if not isinstance(blocks, Mapping) or not blocks or any(":" in str(key) for key in blocks):
+            return parse_set(value)
+        return LayerSets({str(name): parse_set(each) for name, each in blocks.items()})
+    # Constructors raise errors of many types for values of the wrong type.
     except (ArithmeticError, AttributeError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"its form is not valid ({type(error).__name__}: {error}).") from None
+
+
+def format_constraint(constraint: ConvexSet) -> str | dict[str, dict[str, str]]:
+    """Return a set as a value that a file may have."""
+    if isinstance(constraint, LayerSets):
+        return {"blocks": {name: str(each) for name, each in constraint.sets.items()}}
+    return str(constraint)
 
 
 Constraint = Annotated[
@@ -175,4 +218,38 @@ Constraint = Annotated[
             ],
         }
     ),
+]
+
+
+def _parse_kind(value: Any) -> ModelKind:
+    """Return the kind of model that a name stands for."""
+    name = value.name if isinstance(value, ModelKind) else value
+    if not isinstance(name, str) or name not in MODEL_KINDS:
+        raise PydanticCustomError("model_kind", "unknown kind")  # the schema has the sentence
+    return MODEL_KINDS[name]
+
+
+def _parse_linear_kind(value: Any) -> LinearKind:
+    kind = _parse_kind(value)
+    if not isinstance(kind, LinearKind):
+        raise PydanticCustomError("model_kind", "not a linear kind")
+    return kind
+
+
+def describe_kinds(kinds: Mapping[str, ModelKind]) -> str:
+    """Return names and purposes: "softmax for labels, logistic for two labels"."""
+    return ", ".join(f"{kind.name} for {kind.purpose}" for kind in kinds.values())
+
+
+AnyKind = Annotated[
+    ModelKind,
+    PlainValidator(_parse_kind),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "enum": [*MODEL_KINDS]}),
+]
+AnyLinearKind = Annotated[
+    LinearKind,
+    PlainValidator(_parse_linear_kind),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "enum": [*LINEAR_KINDS]}),
 ]

@@ -11,20 +11,7 @@ from pcfed.errors import display_path, one_line
 
 
 def import_modules(names: Iterable[str], file: Path) -> None:
-    """Import modules that are beside a file or on Python's path.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names of modules, such as ``"my_algorithms"``.
-    file : Path
-        The file that names them.
-
-    Raises
-    ------
-    ValueError
-        If a module does not exist or can't be imported.
-    """
+    """Import modules that are beside the file that names them or on Python's path."""
     folder = str(file.absolute().parent)
     where = f"{display_path(file)}: imports"
     # Only while modules are imported: data files beside it must not hide modules of Python.

@@ -1,13 +1,12 @@
 """The JSON schemas of the files, with which editors complete and check TOML files.
 
-The schema of a key also states the rule that error messages and the reference show.
+The schema of a key also states the rule that error messages and the reference of all keys show.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -15,14 +14,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from pcfed.config.fields import MAX_INTEGER
-from pcfed.storage.atomic import write_atomically
 
 Schema = dict[str, Any]
 FileKind = Literal["train", "server", "agent"]
 """A file: train.toml, server.toml or agent.toml."""
-
-INTERNAL = ("title", "in_digest")
-"""What pydantic or `pcfed.config.train_file` add to schemas and editors do not need."""
 
 
 class _TomlSchema(GenerateJsonSchema):
@@ -54,10 +49,12 @@ def _inlined(schema: Any, definitions: Mapping[str, Schema]) -> Any:
     if "$ref" in schema:
         target = definitions[schema["$ref"].rpartition("/")[2]]
         schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+    if isinstance(text := schema.get("description"), str):
+        schema["description"] = " ".join(text.split())  # without the line breaks of the source
     return {
         key: _inlined(value, definitions)
         for key, value in schema.items()
-        if isinstance(value, dict) or key not in INTERNAL
+        if isinstance(value, dict) or key != "title"
     }
 
 
@@ -66,12 +63,9 @@ def file_model(kind: FileKind) -> type[BaseModel]:
     from pcfed.config.federation_files import AgentFile, ServerFile
     from pcfed.config.train_file import TrainFile
 
-    models: dict[str, type[BaseModel]] = {
-        "train": TrainFile,
-        "server": ServerFile,
-        "agent": AgentFile,
-    }
-    return models[kind]
+    models: dict[str, Any] = {"train": TrainFile, "server": ServerFile, "agent": AgentFile}
+    model: type[BaseModel] = models[kind]
+    return model
 
 
 def schema_text(kind: FileKind) -> str:
@@ -82,19 +76,6 @@ def schema_text(kind: FileKind) -> str:
         **schema_of(file_model(kind)),
     }
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
-
-
-def write_schema(kind: FileKind, path: Path) -> None:
-    """Write the JSON schema of a file, to which ``#:schema ./NAME`` in its first line refers.
-
-    Parameters
-    ----------
-    kind : {"train", "server", "agent"}
-        The file.
-    path : Path
-        Where to write the schema, such as ``train.schema.json`` beside ``train.toml``.
-    """
-    write_atomically(path, schema_text(kind).encode())
 
 
 def rule_of(schema: Schema) -> str:
@@ -121,18 +102,14 @@ def rule_of(schema: Schema) -> str:
 
 def _bounds(schema: Schema) -> str:
     """Return the limits of a number, if there are any."""
-    lower, above = schema.get("minimum"), schema.get("exclusiveMinimum")
-    upper, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    lower, below = schema.get("minimum"), schema.get("exclusiveMaximum")
     if below is not None and lower is not None:
         return f" in [{lower:g}, {below:g})"
-    texts = []
-    if lower is not None:
-        texts.append(f"≥ {lower:g}")
-    if above is not None:
-        texts.append(f"> {above:g}")
-    if upper is not None and upper != MAX_INTEGER:
-        texts.append(f"≤ {upper:g}")
-    return "".join(f" {text}" for text in texts)
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
+    limits = [(sign, schema.get(key)) for key, sign in signs.items()]
+    return "".join(
+        f" {sign} {limit:g}" for sign, limit in limits if limit not in (None, MAX_INTEGER)
+    )
 
 
 def toml_value(value: object) -> str:
@@ -144,3 +121,48 @@ def toml_value(value: object) -> str:
     '["a", 1, true]'
     """
     return json.dumps(value, ensure_ascii=False)
+
+
+# -- the reference of all keys, as Markdown -------------------------------------------------------
+
+
+def keys_markdown(file: FileKind) -> str:
+    """Return a table of the keys of a file for each of its tables: type, default and meaning."""
+    schema = schema_of(file_model(file))
+    sections = [_section(name, table) for name, table in _tables(schema, "")]
+    return "\n".join(sections)
+
+
+def _tables(schema: Schema, name: str) -> Iterator[tuple[str, Schema]]:
+    """Yield the tables of a file with their names; the keys outside of all tables come first."""
+    keys = schema.get("properties", {})
+    plain = {key: value for key, value in keys.items() if not _is_table(value)}
+    if plain:
+        yield name, {**schema, "properties": plain}
+    for key, value in keys.items():
+        if _is_table(value):
+            inner = f"{name}.{key}" if name else key
+            yield from _tables(value, inner)
+            if isinstance(each := value.get("additionalProperties"), dict):
+                yield from _tables({**each, "description": value["description"]}, f"{inner}.NAME")
+
+
+def _is_table(schema: Schema) -> bool:
+    return schema.get("type") == "object" and "$comment" not in schema
+
+
+def _section(name: str, schema: Schema) -> str:
+    """Return one table of keys as Markdown."""
+    lines = [f"### `[{name}]`", "", schema["description"], ""] if name else []
+    lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+    required = schema.get("required", ())
+    for key, value in schema["properties"].items():
+        default = "" if "default" not in value else f"`{toml_value(value['default'])}`"
+        cells = (
+            f"`{key}`",
+            rule_of(value),
+            "required" if key in required else default,
+            value["description"],
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*lines, ""])

@@ -8,91 +8,72 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from pydantic.config import JsonDict
 
 from pcfed.algorithms import Algorithm
 from pcfed.algorithms.registry import to_mapping
-from pcfed.arrays import Float64Array
 from pcfed.config.algorithm_field import AlgorithmField, parse_algorithm
-from pcfed.config.constraints import format_constraint
 from pcfed.config.fields import (
     AgentName,
+    AnyKind,
     Constraint,
     Count,
     CountOrZero,
     FileModel,
     Fraction,
-    KeyErrors,
     Names,
     NonNegativeNumber,
     Portion,
     PositiveNumber,
     Text,
+    WrongKey,
+    describe_kinds,
+    format_constraint,
 )
-from pcfed.config.kind_field import AnyKind, describe_kinds
 from pcfed.config.validation_errors import dotted, read_toml, validate_file
 from pcfed.errors import display_path, short_repr
-from pcfed.losses import Loss
-from pcfed.losses.kinds import LINEAR_KINDS, MODEL_KINDS, TORCH, Label, LinearKind, Output
+from pcfed.losses.kinds import MODEL_KINDS, TORCH, LinearKind, Output
 from pcfed.sets import ConvexSet, WholeSpace
 
 Dtype = Literal["float64", "float32"]
 LINEAR_KEYS = ("kind", "intercept", "l2")
 TORCH_KEYS = ("kind", "module", "loss")
-NOT_IN_DIGEST: JsonDict = {"in_digest": False}
-"""Marks keys that change no number of any round, so that a run may be resumed with other values."""
+NOT_IN_DIGEST = frozenset({"rounds", "save_every", "max_refusals", "gap", "local_only"})
+"""Keys of [training] that change no number of any round: a run may be resumed with other values."""
 
 
 class Model(FileModel):
     """The table ``[model]``: a linear model, or a PyTorch module of the user."""
 
     kind: AnyKind = Field(description=f"The model: {describe_kinds(MODEL_KINDS)}.")
-    intercept: bool = Field(
-        default=False,
-        description="Whether a linear model has an intercept; constraints do not apply to it.",
-    )
-    l2: NonNegativeNumber = Field(
-        default=0.0, description="Weight of the l2 term on the coefficients of a linear model."
-    )
-    module: Text | None = Field(
-        default=None,
-        description='With kind = "torch": FILE:NAME, where NAME() in FILE.py beside this file '
-        "returns a torch.nn.Module.",
-        examples=["my_models:Net"],
-    )
-    loss: Literal["cross-entropy", "mse"] | None = Field(
-        default=None,
-        description='With kind = "torch": the loss, cross-entropy for labels, mse for numbers.',
-    )
+    intercept: bool = False
+    """Whether a linear model has an intercept; constraints do not apply to it."""
+    l2: NonNegativeNumber = 0.0
+    """Weight of the l2 term on the coefficients of a linear model."""
+    module: Text | None = Field(default=None, examples=["my_models:Net"])
+    """With kind = "torch": FILE:NAME, where NAME() in FILE.py beside this file returns a
+    torch.nn.Module."""
+    loss: Literal["cross-entropy", "mse"] | None = None
+    """With kind = "torch": the loss, cross-entropy for labels, mse for numbers."""
 
-    @model_validator(mode="after")
-    def _check_keys(self) -> Model:
-        """Refuse keys of the other kind of model, and a module that is missing or misspelt."""
-        valid = TORCH_KEYS if self.is_torch else LINEAR_KEYS
-        errors = [
-            (
-                "",
-                f"has no key {key!r} if kind is {self.kind.name!r}; valid keys are "
-                f"{', '.join(valid)}.",
-            )
-            for key in type(self).model_fields
-            if key in self.model_fields_set and key not in valid and getattr(self, key) is not None
-        ]
-        if self.is_torch:
-            errors += self._module_errors()
-        if errors:
-            raise KeyErrors(*errors)
-        return self
-
-    def _module_errors(self) -> Iterator[tuple[str, str]]:
+    def _errors(self) -> Iterator[WrongKey]:
+        """Yield keys of the other kind of model, and a module that is missing or misspelt."""
+        for key in type(self).model_fields:
+            given = key in self.model_fields_set and getattr(self, key) is not None
+            if given and key not in self._valid_keys:
+                yield (
+                    "",
+                    f"has no key {key!r} if kind is {self.kind.name!r}; valid keys are "
+                    f"{', '.join(self._valid_keys)}.",
+                )
+        if not self.is_torch:
+            return
         remedy = 'give one such as "my_models:Net", for Net in my_models.py beside this file.'
         if self.module is None:
             yield "module", f"is missing; {remedy}"
@@ -102,6 +83,10 @@ class Model(FileModel):
                 yield "module", f'must be "FILE:NAME", got {short_repr(self.module)}; {remedy}'
         if self.loss is None:
             yield "loss", "is missing; give one of cross-entropy, mse."
+
+    @property
+    def _valid_keys(self) -> tuple[str, ...]:
+        return TORCH_KEYS if self.is_torch else LINEAR_KEYS
 
     @property
     def is_torch(self) -> bool:
@@ -121,24 +106,6 @@ class Model(FileModel):
         return TORCH.outputs[self.loss or "mse"]
 
     @property
-    def linear_kind(self) -> LinearKind:
-        """The kind of a linear model."""
-        if not isinstance(self.kind, LinearKind):
-            raise ValueError(
-                f"model.kind must be one of {', '.join(LINEAR_KINDS)}, got {self.kind.name!r}; "
-                "choose one of them."
-            )
-        return self.kind
-
-    def build_loss(
-        self, X: Float64Array, y: NDArray[Any], labels: Sequence[Label] | None, dtype: str
-    ) -> Loss:
-        """Return the loss of a linear model on some rows; see `LinearKind.build_loss`."""
-        return self.linear_kind.build_loss(
-            X, y, labels, intercept=self.intercept, l2=self.l2, dtype=dtype
-        )
-
-    @property
     def file(self) -> Path | None:
         """The file of the module, relative to the folder of train.toml; None for linear models."""
         if self.module is None:
@@ -147,201 +114,123 @@ class Model(FileModel):
 
     def resolved(self) -> dict[str, Any]:
         """Return the table with all defaults that apply to the kind of model."""
-        keys = TORCH_KEYS if self.is_torch else LINEAR_KEYS
-        return self.model_dump(include=set(keys))
+        return self.model_dump(include=set(self._valid_keys))
 
 
 class Data(FileModel):
     """The table ``[data]``: what the data of all agents have in common."""
 
-    file: Text | None = Field(
-        default=None,
-        description="One data file for all agents (.csv, .npz or .parquet), together with agent; "
-        "left out if every agent has a file of its own.",
-        examples=["all.csv"],
-    )
-    agent: Text | None = Field(
-        default=None,
-        description="The column of the file for all that has the name of each row's agent.",
-        examples=["household"],
-    )
-    target: Text | None = Field(
-        default=None,
-        description="The column to predict, unless an agent's table has another.",
-        examples=["load"],
-    )
-    features: Names | None = Field(
-        default=None,
-        description="The columns to predict from; by default all but the target and agent.",
-        examples=[["a", "b"]],
-    )
-    held_out: Fraction = Field(
-        default=0.2, description="Share of every agent's rows that is held out for testing."
-    )
-    dtype: Dtype = Field(
-        default="float64",
-        description="Type of the features and of local steps; float32 needs half the memory.",
-    )
-    standardize: bool = Field(
-        default=False,
-        description="Whether to train on columns of mean 0 and scale 1. Constraints still apply to "
-        "the coefficients of the data as given.",
-    )
+    file: Text | None = Field(default=None, examples=["all.csv"])
+    """One data file for all agents (.csv, .npz or .parquet), together with agent; left out if every
+    agent has a file of its own."""
+    agent: Text | None = Field(default=None, examples=["household"])
+    """The column of the file for all that has the name of each row's agent."""
+    target: Text | None = Field(default=None, examples=["load"])
+    """The column to predict, unless an agent's table has another."""
+    features: Names | None = Field(default=None, examples=[["a", "b"]])
+    """The columns to predict from; by default all but the target and agent."""
+    held_out: Fraction = 0.2
+    """Share of every agent's rows that is held out for testing."""
+    dtype: Dtype = "float64"
+    """Type of the features and of local steps; float32 needs half the memory."""
+    standardize: bool = False
+    """Whether to train on columns of mean 0 and scale 1. Constraints still apply to the
+    coefficients of the data as given."""
 
-    @model_validator(mode="after")
-    def _check_columns(self) -> Data:
-        errors = []
+    def _errors(self) -> Iterator[WrongKey]:
         if (self.file is None) != (self.agent is None):
             given, missing = ("agent", "file") if self.file is None else ("file", "agent")
-            errors.append(
-                (
-                    "file",
-                    f"and data.agent must be given together, got only data.{given}; "
-                    f"give data.{missing} too, or a file in every agent's table.",
-                )
+            yield (
+                "file",
+                f"and data.agent must be given together, got only data.{given}; "
+                f"give data.{missing} too, or a file in every agent's table.",
             )
         if self.agent is not None and self.target is None:
-            errors.append(("target", "is missing; name the column to predict."))
+            yield "target", "is missing; name the column to predict."
         for name in {self.target, self.agent} & {*(self.features or ())}:
-            errors.append(
-                (
-                    "features",
-                    "must contain neither the target nor the agent, got "
-                    f"{short_repr(name)}; leave it out.",
-                )
+            yield (
+                "features",
+                "must contain neither the target nor the agent, got "
+                f"{short_repr(name)}; leave it out.",
             )
         if self.target is not None and self.target == self.agent:
-            errors.append(
-                (
-                    "target",
-                    "and data.agent must be different columns, got "
-                    f"{short_repr(self.target)} for both; correct one.",
-                )
+            yield (
+                "target",
+                "and data.agent must be different columns, got "
+                f"{short_repr(self.target)} for both; correct one.",
             )
-        if errors:
-            raise KeyErrors(*errors)
-        return self
 
 
 class Training(FileModel):
     """The table ``[training]``: the arguments of `pcfed.run`."""
 
-    rounds: Count = Field(
-        default=200, description="Number of rounds at most.", json_schema_extra=NOT_IN_DIGEST
-    )
-    local_steps: Count = Field(
-        default=10, description="Number of local steps of every agent in a round."
-    )
-    batch: Portion = Field(
-        default=1.0,
-        description="Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a "
-        "number of rows.",
-    )
-    participation: Portion = Field(
-        default=1.0,
-        description="Agents in one round: a share of the agents (1.0 is all of them), or a number.",
-    )
-    seed: CountOrZero = Field(
-        default=0, description="Seed of all random numbers, including the choice of held-out rows."
-    )
-    eval_every: Count = Field(
-        default=1, description="Rounds from one evaluation of the models to the next."
-    )
-    save_every: Count = Field(
-        default=10,
-        description="Rounds from one checkpoint to the next.",
-        json_schema_extra=NOT_IN_DIGEST,
-    )
-    max_refusals: CountOrZero = Field(
-        default=100,
-        description="The training ends when more updates than this were refused, because they are "
-        "not finite or longer than norm_limit.",
-        json_schema_extra=NOT_IN_DIGEST,
-    )
-    gap: PositiveNumber | None = Field(
-        default=None,
-        description="Stop when the certified relative gap to the optimum is at most this; by "
-        "default never.",
-        examples=[0.01],
-        json_schema_extra=NOT_IN_DIGEST,
-    )
-    norm_limit: PositiveNumber | None = Field(
-        default=None,
-        description="Refuse updates whose Euclidean norm is larger; by default there is no limit.",
-        examples=[1e6],
-    )
-    local_only: bool = Field(
-        default=True,
-        description="Whether every agent also trains alone, for comparison.",
-        json_schema_extra=NOT_IN_DIGEST,
-    )
-
-    @classmethod
-    def keys_outside_digest(cls) -> frozenset[str]:
-        """Return the keys that change no number of any round."""
-        fields = cls.model_fields.items()
-        return frozenset(key for key, field in fields if field.json_schema_extra == NOT_IN_DIGEST)
+    rounds: Count = 200
+    """Number of rounds at most."""
+    local_steps: Count = 10
+    """Number of local steps of every agent in a round."""
+    batch: Portion = 1.0
+    """Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a number of
+    rows."""
+    participation: Portion = 1.0
+    """Agents in one round: a share of the agents (1.0 is all of them), or a number."""
+    seed: CountOrZero = 0
+    """Seed of all random numbers, including the choice of held-out rows."""
+    eval_every: Count = 1
+    """Rounds from one evaluation of the models to the next."""
+    save_every: Count = 10
+    """Rounds from one checkpoint to the next."""
+    max_refusals: CountOrZero = 100
+    """The training ends when more updates than this were refused, because they are not finite or
+    longer than norm_limit."""
+    gap: PositiveNumber | None = Field(default=None, examples=[0.01])
+    """Stop when the certified relative gap to the optimum is at most this; by default never."""
+    norm_limit: PositiveNumber | None = Field(default=None, examples=[1e6])
+    """Refuse updates whose Euclidean norm is larger; by default there is no limit."""
+    local_only: bool = True
+    """Whether every agent also trains alone, for comparison."""
 
 
 class Defaults(FileModel):
     """The table ``[defaults]``: for agents whose table does not have the key."""
 
     constraint: Constraint = Field(
-        default=WholeSpace(),
-        description="The set that contains an agent's coefficients.",
-        json_schema_extra={"default": "whole_space"},
+        default=WholeSpace(), json_schema_extra={"default": "whole_space"}
     )
-    coupling: NonNegativeNumber = Field(
-        default=0.1, description="Strength σ of the pull towards the average model; 0 for none."
-    )
+    """The set that contains an agent's coefficients."""
+    coupling: NonNegativeNumber = 0.1
+    """Strength σ of the pull towards the average model; 0 for none."""
 
 
 class AgentTable(FileModel):
     """A table ``[agents.NAME]``: one agent; with ``data.agent`` only what differs from the rest."""
 
-    file: Text | None = Field(
-        default=None,
-        description="The agent's data file (.csv, .npz or .parquet).",
-        examples=["north.csv"],
-    )
-    target: Text | None = Field(
-        default=None,
-        description="The column to predict in the agent's data; by default data.target.",
-        examples=["load"],
-    )
-    constraint: Constraint | None = Field(
-        default=None,
-        description='The set that contains the agent\'s coefficients: {l1 = 5}, "l1(5)" or another '
-        'set; for a module also a set per layer, {blocks = {"conv1.weight" = "l1(5)"}}.',
-        examples=[{"l1": 5}],
-    )
-    coupling: NonNegativeNumber | None = Field(
-        default=None,
-        description="Strength σ_i of the pull of the agent's model towards the average model.",
-        examples=[0.1],
-    )
+    file: Text | None = Field(default=None, examples=["north.csv"])
+    """The agent's data file (.csv, .npz or .parquet)."""
+    target: Text | None = Field(default=None, examples=["load"])
+    """The column to predict in the agent's data; by default data.target."""
+    constraint: Constraint | None = Field(default=None, examples=[{"l1": 5}])
+    """The set that contains the agent's coefficients: {l1 = 5}, "l1(5)" or another set; for a
+    module also a set per layer, {blocks = {"conv1.weight" = "l1(5)"}}."""
+    coupling: NonNegativeNumber | None = Field(default=None, examples=[0.1])
+    """Strength σ_i of the pull of the agent's model towards the average model."""
 
 
 class TrainFile(FileModel):
     """The file train.toml."""
 
-    model: Model = Field(description="What is trained.")
-    data: Data = Field(default=Data(), description="What the data of all agents have in common.")
-    algorithm: AlgorithmField = Field(
-        default_factory=lambda: parse_algorithm({}),
-        description="The federated algorithm and its parameters.",
-    )
-    training: Training = Field(
-        default=Training(), description="The number of rounds, batches, evaluation and checkpoints."
-    )
-    defaults: Defaults = Field(
-        default=Defaults(), description="For agents whose table does not have the key."
-    )
-    agents: dict[AgentName, AgentTable] = Field(
-        default={},
-        description="One table [agents.NAME] per agent; with data.agent only for agents that "
-        "differ from the defaults.",
-    )
+    model: Model
+    """What is trained."""
+    data: Data = Data()
+    """What the data of all agents have in common."""
+    algorithm: AlgorithmField = Field(default_factory=lambda: parse_algorithm({}))
+    """The federated algorithm and its parameters."""
+    training: Training = Training()
+    """The number of rounds, batches, evaluation and checkpoints."""
+    defaults: Defaults = Defaults()
+    """For agents whose table does not have the key."""
+    agents: dict[AgentName, AgentTable] = Field(default={})
+    """One table [agents.NAME] per agent; with data.agent only for agents that differ from the
+    defaults."""
 
     @model_validator(mode="before")
     @classmethod
@@ -349,16 +238,9 @@ class TrainFile(FileModel):
         """Treat a missing [model] as an empty one, so that the error names the missing key."""
         return {"model": {}, **table} if isinstance(table, Mapping) else table
 
-    @model_validator(mode="after")
-    def _check_tables(self) -> TrainFile:
-        errors = [*self._torch_errors(), *self._agent_errors()]
-        if errors:
-            raise KeyErrors(*errors)
-        return self
-
-    def _torch_errors(self) -> Iterator[tuple[str, str]]:
-        """Yield what is available for linear models only."""
-        if self.model.is_torch and self.data.standardize:
+    def _errors(self) -> Iterator[WrongKey]:
+        data = self.data
+        if self.model.is_torch and data.standardize:
             yield (
                 "data.standardize",
                 "must be false for modules, got true; standardize in the first layer of the "
@@ -370,9 +252,6 @@ class TrainFile(FileModel):
                 f"must be left out for modules, got {self.training.gap}; there is no certificate "
                 "for losses that are not convex.",
             )
-
-    def _agent_errors(self) -> Iterator[tuple[str, str]]:
-        data = self.data
         if not self.agents and data.agent is None:
             yield (
                 "agents",
@@ -421,12 +300,8 @@ class AgentSettings:
 
     def resolved(self) -> dict[str, Any]:
         """Return everything but the name, in the form of an agent's table."""
-        table = {
-            "file": self.file,
-            "target": self.target,
-            "constraint": format_constraint(self.constraint),
-            "coupling": self.coupling,
-        }
+        table = {**vars(self), "constraint": format_constraint(self.constraint)}
+        del table["name"]
         return _without_none(table)
 
 
@@ -494,15 +369,11 @@ class Config:
 
         They are the SHA-256 of ``resolved()`` in which every file is replaced by the SHA-256 of its
         bytes: the names of files do not matter, the names and order of agents do. Keys that change
-        no number of any round (``Training.keys_outside_digest``) are left out.
-
-        Parameters
-        ----------
-        files : mapping from str to str
-            The SHA-256 of every file of the training, by its name in train.toml.
+        no number of any round (``NOT_IN_DIGEST``) are left out. ``files`` has the SHA-256 of every
+        file of the training, by its name in train.toml.
         """
         tables = self.resolved()
-        for key in Training.keys_outside_digest():
+        for key in NOT_IN_DIGEST:
             tables["training"].pop(key, None)
         if self.model.file is not None:
             tables["model"]["file"] = str(self.model.file)
@@ -513,18 +384,13 @@ class Config:
 
 
 def load_config(path: str | Path) -> Config:
-    """Read train.toml.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
+    """Read train.toml, but not the data files that it names.
 
     Raises
     ------
     ValueError
         If it cannot be read or is not TOML; a `ConfigError` with one sentence per error if keys or
-        values in it are not valid. Data files are not read yet.
+        values in it are not valid.
 
     Examples
     --------
@@ -549,32 +415,14 @@ def load_config(path: str | Path) -> Config:
 
 
 def read_config(table: Mapping[str, object], path: Path) -> Config:
-    """Return the configuration that tables describe.
+    """Return the configuration that tables describe, as TOML or JSON has them.
 
-    Parameters
-    ----------
-    table : mapping
-        The tables, as TOML or JSON has them.
-    path : Path
-        The file that they are from, for messages and for the folder of the data.
-
-    Raises
-    ------
-    ConfigError
-        If something is not valid: one sentence per error.
+    They are from the file ``path``, whose folder has the data. Errors are those of `load_config`.
     """
     file = validate_file(TrainFile, table, path)
-    return Config(
-        path=path,
-        model=file.model,
-        data=file.data,
-        algorithm=file.algorithm,
-        training=file.training,
-        defaults=file.defaults,
-        agents=tuple(
-            _settings(name, agent, file.data, file.defaults) for name, agent in file.agents.items()
-        ),
-    )
+    tables = (file.model, file.data, file.algorithm, file.training, file.defaults)
+    agents = [_settings(name, each, file.data, file.defaults) for name, each in file.agents.items()]
+    return Config(path, *tables, tuple(agents))
 
 
 def _settings(name: str, agent: AgentTable, data: Data, defaults: Defaults) -> AgentSettings:

@@ -27,13 +27,7 @@ Model = TypeVar("Model", bound=FileModel)
 
 
 class ConfigError(ValueError):
-    """A file with errors; the message has one line per error.
-
-    Attributes
-    ----------
-    sentences : tuple of str
-        The errors, one sentence each.
-    """
+    """A file with errors: one sentence each in ``sentences``, one line each in the message."""
 
     def __init__(self, sentences: Iterable[str]) -> None:
         self.sentences = tuple(one_line(sentence) for sentence in sentences)
@@ -41,13 +35,7 @@ class ConfigError(ValueError):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read or is not TOML: one sentence with the line.
-    """
+    """Return the tables of a TOML file, or raise a `ValueError` of one sentence with the line."""
     where = display_path(path)
     text = decode_text(where, read_bytes(where, path, MAX_BYTES))
     try:
@@ -60,22 +48,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def validate_file(model: type[Model], table: object, path: Path) -> Model:
-    """Return a file as its model.
-
-    Parameters
-    ----------
-    model : type
-        The model of the file.
-    table : object
-        The content of the file, as TOML or JSON has it.
-    path : Path
-        The file, for messages.
-
-    Raises
-    ------
-    ConfigError
-        If something in it is not valid: one sentence per error.
-    """
+    """Return a file as its model, or raise a `ConfigError` with one sentence per error."""
     try:
         return model.model_validate(table)
     except ValidationError as error:
@@ -90,13 +63,6 @@ def explain(error: ValidationError, model: type[FileModel]) -> list[tuple[str, s
     """Return the errors of a table: the dotted place of each key, and the rest of its sentence.
 
     Not all errors are explained if there are more than ``MAX_ERRORS``: a file may have millions.
-
-    Parameters
-    ----------
-    error : ValidationError
-        The errors that pydantic found.
-    model : type
-        The model of the table.
     """
     schema = schema_of(model)
     found: dict[tuple[str, str], None] = {}  # without duplicates, in order

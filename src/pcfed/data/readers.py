@@ -39,13 +39,7 @@ class Contents(NamedTuple):
 
 
 def decode_text(where: str, content: bytes) -> str:
-    """Return the text of a UTF-8 file without a byte order mark.
-
-    Raises
-    ------
-    ValueError
-        If it is not UTF-8: a sentence that names the line.
-    """
+    """Return the text of a UTF-8 file without a byte order mark."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -57,13 +51,7 @@ def decode_text(where: str, content: bytes) -> str:
 
 
 def read_bytes(where: str, path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the bytes of a file.
-
-    Raises
-    ------
-    ValueError
-        If it does not exist, is too large or cannot be read: a sentence that says which.
-    """
+    """Return the bytes of a file."""
     try:
         if not path.is_file():
             raise ValueError(f"{where}: there must be a file, got none here; check the path.")
@@ -87,15 +75,6 @@ def read_csv(where: str, content: bytes, text: Collection[str]) -> Contents:
 
     Rows are parsed and converted to numbers in chunks, so that never more than one chunk is in
     memory as Python strings; columns that contain text are read in a second pass.
-
-    Parameters
-    ----------
-    where : str
-        The name of the file in messages.
-    content : bytes
-        UTF-8 with commas; a byte order mark and blank lines are skipped.
-    text : collection of str
-        Columns to keep as text even if they contain only numbers.
     """
     source = decode_text(where, content)
     rows = _rows(where, source)
@@ -114,7 +93,7 @@ def read_csv(where: str, content: bytes, text: Collection[str]) -> Contents:
         lines += ends
         entries = list(zip(*chunk, strict=True))
         for j in sorted(numeric):
-            numbers = _to_numbers(entries[j])
+            numbers = to_numbers(entries[j])
             if numbers is None:
                 numeric.remove(j)
                 del parts[j]
@@ -153,7 +132,7 @@ def _check_lengths(where: str, chunk: list[list[str]], ends: list[int], width: i
     )
 
 
-def _to_numbers(column: tuple[str, ...]) -> Column | None:
+def to_numbers(column: tuple[str, ...]) -> Column | None:
     """Return strings as numbers, or None if one of them is not a number."""
     try:
         numbers = np.fromiter(map(float, column), np.float64, len(column))
@@ -184,17 +163,7 @@ def text_array(values: list[str]) -> Column:
 
 
 def read_npz(where: str, content: bytes, text: Collection[str]) -> Contents:
-    """Return the columns of a NumPy archive; a matrix X stands for the columns x0, x1 and so on.
-
-    Parameters
-    ----------
-    where : str
-        The name of the file in messages.
-    content : bytes
-        The bytes that `numpy.savez` or `numpy.savez_compressed` wrote.
-    text : collection of str
-        Columns to keep as text even if they contain only numbers.
-    """
+    """Return the columns of a NumPy archive; a matrix X stands for the columns x0, x1 and so on."""
     names: list[str] = []
     columns: list[Column] = []
     for name, array in _arrays(where, content):
@@ -261,17 +230,7 @@ def _number_text(value: float) -> str:
 
 
 def read_parquet(where: str, content: bytes, text: Collection[str]) -> Contents:
-    """Return the columns of a Parquet file; this needs pyarrow.
-
-    Parameters
-    ----------
-    where : str
-        The name of the file in messages.
-    content : bytes
-        The file.
-    text : collection of str
-        Columns to keep as text even if they contain only numbers.
-    """
+    """Return the columns of a Parquet file; this needs pyarrow."""
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -287,22 +246,18 @@ def read_parquet(where: str, content: bytes, text: Collection[str]) -> Contents:
         raise ValueError(
             f"{where}: the file must be Parquet, got {short_repr(str(error), 100)}; write it again."
         ) from None
-    pairs = zip(names, columns, strict=True)
-    columns = [_nullable(where, name, array, as_text=name in text) for name, array in pairs]
-    return Contents(names, columns, None)
-
-
-def _nullable(where: str, name: str, array: Column, *, as_text: bool) -> Column:
-    """Return a column of a Parquet file: objects are text, None is an empty string."""
-    if array.dtype.kind == "O":
+    for j, (name, array) in enumerate(zip(names, columns, strict=True)):
+        if array.dtype.kind != "O":
+            columns[j] = _to_column(where, name, array, as_text=name in text)
+            continue
         values = array.tolist()
         if not all(each is None or isinstance(each, (str, bool)) for each in values):
             raise ValueError(
                 f"{where}: columns must be numbers or text, got another type in "
                 f"{short_repr(name)}; leave it out of the file."
             )
-        return text_array(["" if each is None else str(each).strip() for each in values])
-    return _to_column(where, name, array, as_text=as_text)
+        columns[j] = text_array(["" if each is None else str(each).strip() for each in values])
+    return Contents(names, columns, None)
 
 
 READERS: dict[str, Callable[[str, bytes, Collection[str]], Contents]] = {
@@ -310,4 +265,8 @@ READERS: dict[str, Callable[[str, bytes, Collection[str]], Contents]] = {
     ".npz": read_npz,
     ".parquet": read_parquet,
 }
-"""The reader of each file name extension."""
+"""The reader of each file name extension.
+
+It takes the name of the file in messages, its bytes, and the columns to keep as text even if they
+contain only numbers.
+"""

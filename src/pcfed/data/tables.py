@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.arrays import Float64Array
-from pcfed.data.readers import READERS, Column, Contents, read_bytes
+from pcfed.data.readers import READERS, Column, Contents, read_bytes, to_numbers
 from pcfed.errors import did_you_mean, display_path, join_names, one_line, short_repr
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none"})
@@ -62,13 +62,7 @@ class Table:
         return replace(self, columns=_read_only(columns), lines=lines)
 
     def column(self, name: str) -> Column:
-        """Return a column without missing entries, as numbers or text.
-
-        Raises
-        ------
-        ValueError
-            If the column does not exist or an entry is missing; the sentence names the line.
-        """
+        """Return a column, numbers or text, or raise an error with the line of a missing entry."""
         if name not in self.columns:
             raise ValueError(
                 f"{self.where}: there must be a column {short_repr(name)}, got "
@@ -88,16 +82,10 @@ class Table:
         return column
 
     def numbers(self, name: str) -> Float64Array:
-        """Return a column of finite numbers.
-
-        Raises
-        ------
-        ValueError
-            If the column does not exist or has other entries; the sentence names the line.
-        """
+        """Return a column of finite numbers, or raise an error with the line of another entry."""
         column = self.column(name)
         if column.dtype.kind != "f":
-            wrong = np.array([not _is_number(each) for each in column.tolist()], bool)
+            wrong = np.array([to_numbers((each,)) is None for each in column.tolist()], bool)
             if not wrong.any():  # all are numbers, in a column that was kept as text
                 wrong[:1] = True
             raise ValueError(
@@ -160,8 +148,10 @@ def read_table(path: str | Path, *, text: Collection[str] = ()) -> Table:
         )
     try:
         content = read_bytes(where, file)
-        table = _to_table(where, reader(where, content, text))
-        return replace(table, sha256=hashlib.sha256(content).hexdigest())
+        contents = reader(where, content, text)
+        _check_columns(where, contents)
+        columns = _read_only(dict(zip(contents.names, contents.columns, strict=True)))
+        return Table(where, columns, contents.lines, hashlib.sha256(content).hexdigest())
     except MemoryError:
         raise ValueError(
             f"{where}: the table must fit into memory, got one that does not; split the file."
@@ -170,8 +160,8 @@ def read_table(path: str | Path, *, text: Collection[str] = ()) -> Table:
         raise ValueError(one_line(str(error))) from None
 
 
-def _to_table(where: str, contents: Contents) -> Table:
-    """Return columns as a table after checking that names are unique and that there are rows."""
+def _check_columns(where: str, contents: Contents) -> None:
+    """Refuse columns whose names are not unique or that have no rows."""
     names = contents.names
     if not names:
         raise ValueError(
@@ -189,19 +179,9 @@ def _to_table(where: str, contents: Contents) -> Table:
         )
     if not len(contents.columns[0]):
         raise ValueError(f"{where}: the table must have rows, got only a header; add data.")
-    columns = dict(zip(names, contents.columns, strict=True))
-    return Table(where, _read_only(columns), contents.lines)
 
 
 def _read_only(columns: dict[str, Column]) -> Mapping[str, Column]:
     for column in columns.values():
         column.setflags(write=False)
     return MappingProxyType(columns)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text

@@ -62,9 +62,9 @@ class Output(ABC):
     def predict(self, scores: Float64Array) -> NDArray[Any]:
         """Return the predicted numbers, or the positions of the predicted labels."""
 
-    @abstractmethod
     def probabilities(self, scores: Float64Array) -> Float64Array:
         """Return the probability of every label, one column a label."""
+        raise ValueError("probabilities must be of a classification; predict numbers instead.")
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,7 @@ class Numbers(Output):
         """Return the scores."""
         return scores[:, 0]
 
-    def probabilities(self, scores: Float64Array) -> Float64Array:
-        """Refuse: there are no labels."""
-        raise ValueError("probabilities must be of a classification; predict numbers instead.")
 
-
-@dataclass(frozen=True)
 class BinaryLabel(Output):
     """One of two labels: the second where the only score is positive."""
 
@@ -99,7 +94,6 @@ class BinaryLabel(Output):
         return np.column_stack([expit(-scores[:, 0]), expit(scores[:, 0])])
 
 
-@dataclass(frozen=True)
 class OneOfManyLabels(Output):
     """One of two or more labels: the one with the largest score."""
 
@@ -142,15 +136,17 @@ class ModelKind(ABC):
     def output_for(self, labels: Sequence[Label] | None) -> Output:
         """Return what models of this kind predict, where the targets have these labels."""
 
-    @abstractmethod
     def torch_parameters(self, parts: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
         """Return the parameters under the names of a PyTorch module's ``state_dict``."""
+        return dict(parts)
 
-    @abstractmethod
     def sklearn_attributes(
         self, parts: Mapping[str, Float64Array], labels: Sequence[Label] | None
     ) -> dict[str, Any]:
         """Return an estimator's name in ``sklearn.linear_model`` and its fitted attributes."""
+        raise ValueError(
+            f"export: sklearn has linear models only, got {self.name}; export to torch or npz."
+        )
 
 
 @dataclass(frozen=True)
@@ -191,20 +187,9 @@ class LinearKind(ModelKind):
         l2: float,
         dtype: str,
     ) -> Loss:
-        """Return the loss on some rows.
-
-        Parameters
-        ----------
-        X, y : arrays
-            Features; numbers, or positions of labels.
-        labels : sequence of int or str, or None
-            All labels of a classification.
-        intercept, l2, dtype
-            As in `pcfed.losses.SoftmaxRegression`.
-        """
+        """Return the loss on some rows; y are numbers, or positions in ``labels``."""
         classes = {"classes": len(labels or ())} if self.has_row_per_label else {}
-        options: dict[str, Any] = {"intercept": intercept, "l2": l2, "dtype": dtype, **classes}
-        return self.loss(X, y, **options)
+        return self.loss(X, y, intercept=intercept, l2=l2, dtype=dtype, **classes)
 
     def layout(self, columns: int, labels: Sequence[Label] | None, *, intercept: bool) -> Layout:
         """Return the names and shapes of the parameters of such a model."""
@@ -227,7 +212,7 @@ class LinearKind(ModelKind):
     def sklearn_attributes(
         self, parts: Mapping[str, Float64Array], labels: Sequence[Label] | None
     ) -> dict[str, Any]:
-        """Return an estimator's name in ``sklearn.linear_model`` and its fitted attributes."""
+        """Return the attributes of ``sklearn_estimator``."""
         W = np.atleast_2d(parts["coefficients"])
         b = parts.get("intercept", np.zeros(len(W)))
         estimator = {"estimator": self.sklearn_estimator}
@@ -257,17 +242,7 @@ class ModuleKind(ModelKind):
         return self.outputs["mse" if labels is None else "cross-entropy"]
 
     def build_loss(self, module: Any, X: Float64Array, y: NDArray[Any], loss: str) -> Loss:
-        """Return the loss of a module on some rows.
-
-        Parameters
-        ----------
-        module : torch.nn.Module
-            The module.
-        X, y : arrays
-            Features; numbers, or positions of labels.
-        loss : str
-            One of ``outputs``.
-        """
+        """Return the loss of a module on some rows; ``loss`` is one of ``outputs``."""
         from pcfed.losses import TorchLoss  # the rest of this file does without PyTorch
 
         functional = importlib.import_module("torch.nn.functional")
@@ -278,18 +253,6 @@ class ModuleKind(ModelKind):
 
         functions = {"cross-entropy": functional.cross_entropy, "mse": mean_squared_error}
         return TorchLoss(module, (X, y), functions[loss])
-
-    def torch_parameters(self, parts: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
-        """Return the parameters as they are."""
-        return dict(parts)
-
-    def sklearn_attributes(
-        self, parts: Mapping[str, Float64Array], labels: Sequence[Label] | None
-    ) -> dict[str, Any]:
-        """Refuse: scikit-learn has no such model."""
-        raise ValueError(
-            f"export: sklearn has linear models only, got {self.name}; export to torch or npz."
-        )
 
 
 # -- the registry -----------------------------------------------------------------------------

@@ -31,17 +31,7 @@ from pcfed.training.step_search import StepHalvings
 
 @dataclass(frozen=True)
 class RunMetadata(SavedJson):
-    """The contents of ``config.json``.
-
-    Attributes
-    ----------
-    digest : str
-        The digest of the training and its data, by which it is recognised.
-    config : mapping
-        The configuration with all defaults.
-    versions : mapping of str to str
-        The versions with which the training was started.
-    """
+    """The contents of ``config.json``; the digest identifies the training and its data."""
 
     file_kind: ClassVar[str] = "description of a training"
     format: ClassVar[int] = 1
@@ -109,9 +99,7 @@ class RunDirectory:
                 f"train: {self.path} must be a new directory or one of a training, and is neither; "
                 "give another one with --out."
             )
-        if not self.metadata.exists():
-            return
-        if RunMetadata.load(self.metadata).digest != self._digest:
+        if self.metadata.exists() and RunMetadata.load(self.metadata).digest != self._digest:
             raise ValueError(
                 f"train: {self.path} contains another training: the configuration or the data have "
                 "changed since; give another directory with --out, or change them back."

@@ -19,14 +19,8 @@ from pcfed.config.json_schema import schema_text
 from pcfed.errors import display_path, join_names
 from pcfed.storage.atomic import write_atomically
 
-WEIGHTS = {
-    "age": 1.1,
-    "pressure": 0.6,
-    "glucose": 0.7,
-    "smoking": 0.5,
-    "exercise": -0.8,
-    "visits": 0.0,
-}
+COLUMNS = ("age", "pressure", "glucose", "smoking", "exercise", "visits")
+WEIGHTS = np.array([1.1, 0.6, 0.7, 0.5, -0.8, 0.0])
 """The common weights $w$."""
 
 ROWS = {"harbour": 150, "hillside": 200, "market": 150, "riverside": 200, "university": 300}
@@ -36,19 +30,8 @@ SEED = 7
 def write_example(folder: Path) -> list[Path]:
     """Write the example into a folder and return the paths of its files.
 
-    The first is train.toml, the second its JSON schema for editors, the others are data files.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder; it is created if it does not exist.
-
-    Raises
-    ------
-    ValueError
-        If one of the files exists already; nothing is written then.
-    FileError
-        If the folder cannot be written.
+    The first is train.toml, the second its JSON schema for editors, the others are data files. If
+    one of them exists already, nothing is written.
     """
     example = files("pcfed.training").joinpath("example.toml")
     contents = {
@@ -70,13 +53,13 @@ def write_example(folder: Path) -> list[Path]:
 def _tables() -> dict[str, str]:
     """Return the data of every clinic as CSV."""
     rng = np.random.default_rng(SEED)
-    w = np.array(list(WEIGHTS.values()))
+    w = WEIGHTS
     tables = {}
     for name, rows in ROWS.items():
         center, own = 0.5 * rng.normal(size=w.size), w + 0.1 * rng.normal(size=w.size)
         X = (center + rng.normal(size=(rows, w.size))).round(2)
         returned = rng.random(rows) < expit(X @ own)
-        lines = [",".join([*WEIGHTS, "returned"])]
+        lines = [",".join([*COLUMNS, "returned"])]
         for features, label in zip(X.tolist(), returned.tolist(), strict=True):
             lines.append(",".join([*map(str, features), "yes" if label else "no"]))
         tables[name] = "\n".join(lines) + "\n"

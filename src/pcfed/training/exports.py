@@ -27,26 +27,10 @@ class ExportFormat:
 
 
 def export(models: TrainedModels, path: Path, to: str, agent: str | None = None) -> None:
-    """Write models to a file for another program.
+    """Write the model of an agent, of ``"average"`` or by default all models, for another program.
 
-    Parameters
-    ----------
-    models : TrainedModels
-        The models.
-    path : Path
-        The file; an older one is replaced.
-    to : {"npz", "torch", "sklearn"}
-        The format: arrays by name; a file for ``torch.load(..., weights_only=True)``; JSON with
-        the attributes of a fitted estimator.
-    agent : str, optional
-        The agent whose model is written, or ``"average"``; by default all of them, by name.
-
-    Raises
-    ------
-    ValueError
-        If the format does not support the models.
-    ImportError
-        If PyTorch is needed and not installed.
+    The formats are ``"npz"`` (arrays by name), ``"torch"`` (a file for ``torch.load(...,
+    weights_only=True)``) and ``"sklearn"`` (JSON with the attributes of a fitted estimator).
     """
     if agent is not None:
         models.model(agent)  # refuses an unknown agent before a file is opened
@@ -66,13 +50,7 @@ def state_dict(models: TrainedModels, agent: str) -> dict[str, Any]:
 
 
 def module_scores(models: TrainedModels, agent: str, X: Float64Array, module: Any) -> Float64Array:
-    """Return the outputs of a module with an agent's parameters, one row a row of X, in float64.
-
-    Raises
-    ------
-    ValueError
-        If there is no module, or another one than that of the training.
-    """
+    """Return the outputs of a module with an agent's parameters, one row a row of X, in float64."""
     if module is None:
         raise ValueError(
             f"predictions need the module of the training, {models.module}, got none; give it "
@@ -104,18 +82,6 @@ def to_sklearn(models: TrainedModels, agent: str) -> Any:
     """Return a fitted estimator of ``sklearn.linear_model`` with an agent's model.
 
     It takes arrays with the columns of the training in their order, or a data frame that has them.
-
-    Parameters
-    ----------
-    models : TrainedModels
-        The models.
-    agent : str
-        The agent whose model it is, or ``"average"``.
-
-    Raises
-    ------
-    ImportError
-        If scikit-learn is not installed.
     """
     try:
         linear_model = importlib.import_module("sklearn.linear_model")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.config.constraints import LayerSets
+from pcfed.config.fields import LayerSets
 from pcfed.config.train_file import Config
 from pcfed.data.readers import read_bytes
 from pcfed.errors import did_you_mean, display_path, one_line
@@ -30,26 +30,11 @@ OWN_ERRORS = (ValueError, OSError, ArithmeticError, FileError)
 """Errors that pcfed raises itself; their messages are sentences."""
 
 
-def load_module(config: Config, *, allow_import: bool) -> Any:
-    """Return the module of ``model.module``, with initial parameters that depend on the seed.
+def load_module(config: Config, *, allow_import: bool) -> tuple[Any, str]:
+    """Return the module of ``model.module`` and the SHA-256 of the code that was run.
 
-    Parameters
-    ----------
-    config : Config
-        A training of kind torch.
-    allow_import : bool
-        Whether the file may be run.
-
-    Raises
-    ------
-    ValueError
-        If it may not, or something in it fails.
+    The module's initial parameters depend on the seed.
     """
-    return import_module_file(config, allow_import)[0]
-
-
-def import_module_file(config: Config, allow_import: bool) -> tuple[Any, str]:
-    """Do what `load_module` does, and return also the SHA-256 of the code that was run."""
     file, name = config.model.file, (config.model.module or "").partition(":")[2]
     where = f"{config.where}: model.module"
     if file is None or not allow_import:
@@ -100,21 +85,11 @@ def initial_parameters(loss: Loss) -> NDArray[np.floating[Any]] | None:
     return start
 
 
-def named_shapes(loss: Loss) -> dict[str, tuple[int, ...]] | None:
-    """Return the shape of each named parameter of a module; None for linear models."""
-    if (start := initial_parameters(loss)) is None:
-        return None
-    module: Any = loss
-    parts = module.unpack(start)
-    return {name: part.shape for name, part in parts.items()}
-
-
 @contextmanager
 def user_code_errors(
     config: Config, own: tuple[type[Exception], ...] = OWN_ERRORS
 ) -> Iterator[None]:
     """Turn errors in the code of a user into one sentence; errors in ``own`` are left unchanged."""
-    where = f"{config.where}: model.module"
     try:
         yield
     except own:
@@ -124,8 +99,8 @@ def user_code_errors(
             raise
         reason = one_line(str(error).strip().rstrip("."), 150)
         raise ValueError(
-            f"{where} must run without errors, got {type(error).__name__} ({reason}); correct "
-            f"{config.model.file}."
+            f"{config.where}: model.module must run without errors, got {type(error).__name__} "
+            f"({reason}); correct {config.model.file}."
         ) from None
 
 

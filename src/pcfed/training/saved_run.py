@@ -23,33 +23,15 @@ MAX_LOG_BYTES = 100_000
 
 @dataclass(frozen=True, eq=False)
 class SavedRun:
-    """The contents of a run directory.
-
-    Attributes
-    ----------
-    path : Path
-        The run directory.
-    config : Config
-        What is trained; its data are not read.
-    versions : mapping of str to str
-        The versions with which the training was started.
-    history : tuple of Record
-        The evaluated rounds.
-    outcome : Outcome or None
-        The summary, once the training is finished.
-    models : TrainedModels or None
-        The models, once the training is finished.
-    log : str
-        The end of the log.
-    """
+    """The contents of a run directory; there is no outcome until the training is finished."""
 
     path: Path
-    config: Config
-    versions: Mapping[str, str]
-    history: tuple[Record, ...]
+    config: Config  # without the data
+    versions: Mapping[str, str]  # with which the training was started
+    history: tuple[Record, ...]  # the evaluated rounds
     outcome: Outcome | None
     models: TrainedModels | None
-    log: str
+    log: str  # the end of the log
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,18 +47,7 @@ class SavedRun:
 
 
 def open_run(path: Path) -> SavedRun:
-    """Read a run directory.
-
-    Parameters
-    ----------
-    path : Path
-        The run directory.
-
-    Raises
-    ------
-    ValueError
-        If it is something else, or damaged.
-    """
+    """Read a run directory."""
     metadata = _load_metadata(path)
     outcome, models, history = (
         path / name for name in ("outcome.json", "models.npz", "history.jsonl")
@@ -95,13 +66,7 @@ def open_run(path: Path) -> SavedRun:
 
 
 def open_models(path: Path) -> TrainedModels:
-    """Return the models of a training, from its run directory or from the file ``models.npz``.
-
-    Raises
-    ------
-    ValueError
-        If there are none.
-    """
+    """Return the models of a training, from its run directory or from the file ``models.npz``."""
     if path.is_file():
         return TrainedModels.load(path)
     _load_metadata(path)  # refuses another directory
@@ -114,17 +79,9 @@ def open_models(path: Path) -> TrainedModels:
 
 
 def open_module(path: Path, folder: Path) -> Any:
-    """Return the PyTorch module of a training, which runs its file.
-
-    Parameters
-    ----------
-    path : Path
-        The run directory.
-    folder : Path
-        The folder of the file that ``model.module`` names.
-    """
+    """Return the PyTorch module of a run directory; its file in a folder is run."""
     config = read_config(dict(_load_metadata(path).config), folder / "config.json")
-    return load_module(config, allow_import=True)
+    return load_module(config, allow_import=True)[0]
 
 
 def _load_metadata(path: Path) -> RunMetadata:

@@ -17,15 +17,11 @@ from pcfed.config.train_file import AgentSettings, Config
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, error_context, join_names, one_line, short_repr
 from pcfed.losses import Loss
-from pcfed.losses.kinds import TORCH, Label
+from pcfed.losses.kinds import TORCH, Label, LinearKind
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, random_stream, resolve_batch_size
 from pcfed.sets import ConvexSet
-from pcfed.training.modules import (
-    constraint_for_module,
-    import_module_file,
-    initial_parameters,
-)
+from pcfed.training.modules import constraint_for_module, initial_parameters, load_module
 from pcfed.training.standardize import Scaling
 from pcfed.training.step_search import with_trial_step
 from pcfed.training.targets import read_targets
@@ -90,7 +86,7 @@ class _AgentData:
 
 
 def build_setup(config: Config, *, allow_import: bool = False) -> TrainingSetup:
-    r"""Read the data of a training and build its problem.
+    """Read the data of a training and build its problem.
 
     With ``data.agent`` the agents are that column's values, sorted (as numbers if all are
     integers), then the agents that have a file of their own; otherwise they are in the order of
@@ -107,25 +103,6 @@ def build_setup(config: Config, *, allow_import: bool = False) -> TrainingSetup:
     ------
     ValueError
         If a file cannot be read or does not fit: one sentence that names the file or the agent.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from pcfed.training import load_config
-    >>> home = tempfile.TemporaryDirectory()
-    >>> folder = Path(home.name)
-    >>> _ = (folder / "homes.csv").write_text(
-    ...     "home,area,load\nnorth,1,3\nnorth,2,5\nsouth,1,2\nsouth,4,6\n")
-    >>> _ = (folder / "train.toml").write_text('''
-    ... model.kind = "least-squares"
-    ... data = {file = "homes.csv", agent = "home", target = "load", held_out = 0}
-    ... agents.north.constraint = {l1 = 1}
-    ... ''')
-    >>> setup = build_setup(load_config(folder / "train.toml"))
-    >>> setup.problem, setup.problem.names, setup.columns
-    (Problem(2 agents, 1 parameters), ('north', 'south'), ('area',))
-    >>> home.cleanup()
     """
     try:
         return _build_setup(config, allow_import)
@@ -140,7 +117,7 @@ def build_setup(config: Config, *, allow_import: bool = False) -> TrainingSetup:
 def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     where, module, digests = config.where, None, {}
     if config.model.is_torch:
-        module, digests[str(config.model.file)] = import_module_file(config, allow_import)
+        module, digests[str(config.model.file)] = load_module(config, allow_import=allow_import)
     roster = list(_read_agents(config, digests))
     _check_num_rows(where, roster)
     names = [settings.name for settings, _ in roster]
@@ -156,9 +133,8 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     warnings = [*found.warnings, *_constant_columns(where, columns, matrices), *_ones(config)]
     scaling = None
     if module is None:
-        computed = Scaling.fit(
-            [each.X[each.train] for each in data], intercept=config.model.intercept
-        )
+        rows = [each.X[each.train] for each in data]
+        computed = Scaling.fit(rows, intercept=config.model.intercept)
         if config.data.standardize:
             scaling = computed
         else:
@@ -249,9 +225,8 @@ def _sorted_names(names: Sequence[str] | dict[str, Any]) -> list[str]:
 def _split_rows(config: Config, i: int, rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return agent i's rows for training and for testing, both in the order of the file."""
     num_test = min(round(config.data.held_out * rows), rows - 1)
-    order = (
-        random_stream(config.training.seed, Purpose.HELD_OUT, i).permutation(rows).astype(np.intp)
-    )
+    stream = random_stream(config.training.seed, Purpose.HELD_OUT, i)
+    order = stream.permutation(rows).astype(np.intp)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
@@ -314,10 +289,19 @@ def _build_agent(
     if scaling is not None:
         X = scaling.transform(X)
 
+    model = config.model
+
     def loss_on(rows: NDArray[np.intp]) -> Loss:
-        if module is not None:
-            return TORCH.build_loss(module, X[rows], y[rows], config.model.task)
-        return config.model.build_loss(X[rows], y[rows], labels, config.data.dtype)
+        if not isinstance(model.kind, LinearKind):
+            return TORCH.build_loss(module, X[rows], y[rows], model.task)
+        return model.kind.build_loss(
+            X[rows],
+            y[rows],
+            labels,
+            intercept=model.intercept,
+            l2=model.l2,
+            dtype=config.data.dtype,
+        )
 
     constraint = constraint_for_module(settings.constraint, module)
     loss = loss_on(data.train)
@@ -387,9 +371,8 @@ def _check_run(config: Config, problem: Problem) -> None:
         )
     pairs = zip(sizes, problem.names, strict=True)
     batches = tuple(resolve_batch_size(training.batch, size, agent=name) for size, name in pairs)
-    full = list(batches) == sizes
-    run_info = RunInfo(
-        training.rounds, training.local_steps, None if full else batches, noisy=not full
-    )
+    noisy = list(batches) != sizes
+    batch = batches if noisy else None
+    run_info = RunInfo(training.rounds, training.local_steps, batch, noisy=noisy)
     with error_context(f"{where}: algorithm"), np.errstate(all="ignore"):
         with_trial_step(config.algorithm, problem).resolved(problem, run_info)

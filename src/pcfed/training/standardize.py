@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,29 +33,15 @@ CONSTANT = 1e-12
 """A column with a smaller scale relative to its mean counts as constant; its scale is set to 1."""
 
 
-class Totals(NamedTuple):
-    """What an agent sends in the first round: its number of rows and the sum of each column."""
-
-    rows: int
-    sums: Float64Array
+def send_totals(X: Float64Array) -> tuple[int, Float64Array]:
+    """Return an agent's number of rows and the sum of each column."""
+    return len(X), X.sum(axis=0)
 
 
-class Squares(NamedTuple):
-    """What an agent sends in the second round: sums of differences from the mean and of squares."""
-
-    sums: Float64Array
-    squares: Float64Array
-
-
-def send_totals(X: Float64Array) -> Totals:
-    """Return an agent's message of the first round."""
-    return Totals(len(X), X.sum(axis=0))
-
-
-def send_squares(X: Float64Array, mean: Float64Array) -> Squares:
-    """Return an agent's message of the second round, given the mean of each column."""
+def send_squares(X: Float64Array, mean: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return an agent's sums of differences from the mean of each column, and of their squares."""
     difference = X - mean
-    return Squares(difference.sum(axis=0), np.square(difference).sum(axis=0))
+    return difference.sum(axis=0), np.square(difference).sum(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,24 +70,17 @@ class Scaling:
 
     @classmethod
     def fit(cls, matrices: Sequence[Float64Array], *, intercept: bool) -> Scaling:
-        """Compute the scaling from the messages of all agents.
+        """Compute the scaling from the messages of all agents, given their rows for training.
 
-        Parameters
-        ----------
-        matrices : sequence of arrays
-            Every agent's rows for training.
-        intercept : bool
-            Whether the model has an intercept; without one, the mean is not subtracted and the
-            scale is the root of the mean square.
+        Without an intercept, the scale is the root of the mean square.
         """
-        totals = [send_totals(X) for X in matrices]
-        rows = sum(each.rows for each in totals)
-        mean = np.sum([each.sums for each in totals], axis=0) / rows
+        counts, totals = zip(*(send_totals(X) for X in matrices), strict=True)
+        rows = sum(counts)
+        mean = np.sum(totals, axis=0) / rows
         if not intercept:
             mean = np.zeros_like(mean)
-        sent = [send_squares(X, mean) for X in matrices]
-        error = np.sum([each.sums for each in sent], axis=0) / rows
-        variance = np.sum([each.squares for each in sent], axis=0) / rows
+        sums, squares = zip(*(send_squares(X, mean) for X in matrices), strict=True)
+        error, variance = np.sum(sums, axis=0) / rows, np.sum(squares, axis=0) / rows
         if intercept:  # remove the rounding error of the mean
             mean, variance = mean + error, np.maximum(variance - error**2, 0.0)
         scale = np.sqrt(variance)
@@ -124,20 +102,7 @@ class Scaling:
         return self._flat(W * self.scale, b + W @ self.mean)
 
     def transform_constraint(self, constraint: ConvexSet, coefficients: int) -> ConvexSet:
-        r"""Return the set of $\hat w$ for which $w$ is in a set.
-
-        Parameters
-        ----------
-        constraint : ConvexSet
-            The set of $w$.
-        coefficients : int
-            Number of entries of $w$: columns times classes.
-
-        Raises
-        ------
-        ValueError
-            If the projection onto the transformed set is not known.
-        """
+        r"""Return the set of $\hat w$ for which $w$ is in a set."""
         constraint.project(np.zeros(coefficients))  # refuses a set of another length
         try:
             return scale_entries(constraint, np.tile(self.scale, coefficients // self.scale.size))

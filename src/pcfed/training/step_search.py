@@ -16,7 +16,6 @@ from typing import ClassVar
 from pcfed.algorithms import Algorithm, Local, PCFedAvg
 from pcfed.algorithms.base import STEP_FACTOR
 from pcfed.problem import Problem
-from pcfed.simulation import Evaluation
 from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
 MAX_HALVINGS = 30
@@ -39,25 +38,15 @@ def with_trial_step(algorithm: Algorithm, problem: Problem, num_halvings: int = 
     """
     if not needs_step_search(algorithm, problem):
         return algorithm
-    averages_models = isinstance(algorithm, PCFedAvg)
-    curvature = 1 / problem.m + problem.sigma / 2 if averages_models else 1.0
+    curvature = 1 / problem.m + problem.sigma / 2 if isinstance(algorithm, PCFedAvg) else 1.0
     return replace(algorithm, step=STEP_FACTOR / curvature / 2**num_halvings)
 
 
 def local_algorithm(problem: Problem, algorithm: Algorithm, num_halvings: int) -> Local:
     r"""Return the algorithm with which every agent trains alone, with the penalty $\rho = L_f$.
 
-    Its parameters do not depend on the number of rounds, so that the comparison can be resumed
-    with more of them.
-
-    Parameters
-    ----------
-    problem : Problem
-        The agents.
-    algorithm : Algorithm
-        The algorithm of the training, whose step is used where no smoothness is known.
-    num_halvings : int
-        How often that step was halved.
+    Where no smoothness is known, its step is that of the training. Its parameters do not depend on
+    the number of rounds, so that the comparison can be resumed with more of them.
     """
     if 0 < problem.L_f < math.inf:
         return Local("auto", problem.L_f)
@@ -68,27 +57,8 @@ def local_algorithm(problem: Problem, algorithm: Algorithm, num_halvings: int) -
 
 
 @dataclass(frozen=True)
-class LossAbove:
-    """Stop a run whose loss exceeds a limit: ``run(..., stop=LossAbove(23.0))``."""
-
-    limit: float
-
-    def __call__(self, evaluation: Evaluation) -> bool:
-        """Return whether the loss of an evaluated round is too large, or not a number."""
-        return not evaluation.record.loss <= self.limit
-
-
-@dataclass(frozen=True)
 class StepsFile(SavedJson):
-    """The contents of ``steps.json``.
-
-    Attributes
-    ----------
-    halvings : int
-        How often the step was halved.
-    begun : bool
-        Whether the files of the training with the larger step have been removed.
-    """
+    """The contents of ``steps.json``."""
 
     file_kind: ClassVar[str] = "count of step halvings"
     format: ClassVar[int] = 1
@@ -97,7 +67,7 @@ class StepsFile(SavedJson):
     advice: ClassVar[str] = "train into another folder with --out."
 
     halvings: int
-    begun: bool
+    begun: bool  # whether the files of the training with the larger step have been removed
 
     def _to_json(self) -> Metadata:
         return asdict(self)
@@ -111,14 +81,9 @@ class StepsFile(SavedJson):
 
 
 class StepHalvings:
-    """The number of halvings of the step, kept in a file.
+    """The number of halvings of the step, kept in a file that exists only after the first one.
 
-    Parameters
-    ----------
-    path : Path
-        The file, which exists only after the first halving.
-    run_files : tuple of Path
-        Files of the training, which are removed when it restarts with another step.
+    The files of the training, ``run_files``, are removed when it restarts with another step.
     """
 
     def __init__(self, path: Path, run_files: tuple[Path, ...]) -> None:

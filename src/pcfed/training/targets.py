@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +17,8 @@ MAX_CLASSES = 1000
 """Columns with more labels are refused: most likely they are numbers."""
 
 
-@dataclass(frozen=True, eq=False)
-class Targets:
-    """The targets of all agents.
-
-    Attributes
-    ----------
-    values : list of array
-        One array per agent: numbers, or positions in ``labels``.
-    labels : tuple of int or str, or None
-        The labels of a classification, sorted.
-    warnings : tuple of str
-        Possible mistakes, one sentence each.
-    """
+class Targets(NamedTuple):
+    """The targets of all agents: numbers, or positions in the sorted ``labels``."""
 
     values: list[NDArray[Any]]
     labels: tuple[Label, ...] | None
@@ -40,22 +28,7 @@ class Targets:
 def read_targets(
     where: str, model: Model, tables: Sequence[Table], targets: Sequence[str], names: Sequence[str]
 ) -> Targets:
-    """Return the targets of all agents for a model.
-
-    Parameters
-    ----------
-    where : str
-        The name of train.toml in messages.
-    model : Model
-        The model, which predicts labels or numbers.
-    tables, targets, names : sequences
-        Every agent's table, the column to predict in it, and its name.
-
-    Raises
-    ------
-    ValueError
-        If a column is missing or does not suit the model.
-    """
+    """Return the targets of all agents for a model."""
     pairs = list(zip(tables, targets, strict=True))
     if not model.output.is_classification:
         numbers = [table.numbers(target) for table, target in pairs]

@@ -19,7 +19,7 @@ from pcfed.notebook import html_table
 from pcfed.simulation.result import Result, check_arrays
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.saved import Metadata, SavedArchive
-from pcfed.training.modules import named_shapes
+from pcfed.training.modules import initial_parameters
 from pcfed.training.setup import TrainingSetup
 from pcfed.validation import floating
 
@@ -85,21 +85,7 @@ class TrainedModels(SavedArchive):
     ) -> TrainedModels:
         """Return the models of a run, projected onto the agents' sets.
 
-        Parameters
-        ----------
-        kind : ModelKind
-            What was trained.
-        setup : TrainingSetup
-            The agents and their data.
-        result : Result
-            The run.
-        module : str, optional
-            Where a module is imported from.
-
-        Raises
-        ------
-        ProjectionError
-            If the projection of a model fails.
+        A projection may fail with a `ProjectionError`. A module is imported from ``module``.
         """
         pairs = zip(setup.problem.agents, result.models, strict=True)
         models = np.stack([feasible_model(agent, x) for agent, x in pairs])
@@ -249,8 +235,9 @@ class TrainedModels(SavedArchive):
 
 def _layout_of(loss: Loss) -> Layout:
     """Return the names and shapes of the parameters of a loss."""
-    if (named := named_shapes(loss)) is not None:
-        return named
+    if (start := initial_parameters(loss)) is not None:
+        module: Any = loss
+        return {name: part.shape for name, part in module.unpack(start).items()}
     layout = {"coefficients": loss.shape}
     if loss.intercept_slice is None:
         return layout

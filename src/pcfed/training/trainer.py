@@ -18,13 +18,12 @@ from pcfed.sets import ProjectionError
 from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
 from pcfed.training.directory import RunDirectory
-from pcfed.training.evaluate import evaluate_training
 from pcfed.training.modules import user_code_errors
+from pcfed.training.outcome import evaluate_training
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.step_search import (
     DIVERGENCE_FACTOR,
     MAX_HALVINGS,
-    LossAbove,
     local_algorithm,
     needs_step_search,
     with_trial_step,
@@ -130,14 +129,15 @@ class Trainer:
     def _search_step(self, workers: int, callbacks: Sequence[Callback], notify: Notify) -> Result:
         """Run all rounds, and restart with half the step whenever the loss diverges."""
         problem, start = self.setup.problem, self.setup.start
-        initial_loss = problem.loss(np.zeros(problem.n) if start is None else start)
+        initial = np.zeros(problem.n) if start is None else start
+        max_loss = DIVERGENCE_FACTOR * problem.loss(initial)
         while True:
             num_halvings = self.directory.halvings.load()
             result = self._run_rounds(
                 with_trial_step(self.setup.algorithm, problem, num_halvings),
                 workers=workers,
                 callbacks=callbacks,
-                stop=LossAbove(DIVERGENCE_FACTOR * initial_loss),
+                stop=lambda evaluation: not evaluation.record.loss <= max_loss,  # or not a number
                 max_refusals=0,
             )
             if result.status not in ("stopped", "diverged"):
