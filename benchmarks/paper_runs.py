@@ -21,8 +21,8 @@ from threadpoolctl import threadpool_limits
 
 from pcfed import PCFedAvg, Problem, run
 from pcfed.algorithms import LocalContext, pcfedavg_steps
+from pcfed.experiments.jobs import build_problem
 from pcfed.experiments.presets import RunSpec, Setting, load_preset
-from pcfed.experiments.runner import build_problem
 from pcfed.losses.linear import LinearModel
 from pcfed.sampling import Sampling
 from pcfed.sets import SetRows

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pcfed import FedAvg, FedProx, PCFedAvg, Power, Scaffold
+from pcfed.experiments.jobs import distinct, jobs
 from pcfed.experiments.presets import NAMES, digest, load_preset
-from pcfed.experiments.runner import distinct, jobs
 
 PAPER = {
     "mnist": {

@@ -17,8 +17,8 @@ import pytest
 from pcfed.experiments import runner
 from pcfed.experiments.claims import claims
 from pcfed.experiments.figures import write_figures
+from pcfed.experiments.jobs import distinct, jobs, results, run_jobs
 from pcfed.experiments.presets import load_preset
-from pcfed.experiments.runner import distinct, jobs, results, run_jobs
 from pcfed.experiments.summary import comparisons
 
 

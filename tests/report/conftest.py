@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from pcfed.experiments.jobs import jobs, results, run_jobs
 from pcfed.experiments.presets import Preset, load_preset
-from pcfed.experiments.runner import jobs, results, run_jobs
 from pcfed.experiments.summary import Comparison, comparisons
 from pcfed.report import write_report
 

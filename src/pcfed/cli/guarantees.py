@@ -15,8 +15,8 @@ from pcfed import guarantees
 from pcfed.algorithms import PCFedAvg
 from pcfed.cli.app import DataDir, app, console, errors, say
 from pcfed.experiments.claims import coverage
+from pcfed.experiments.jobs import build_problem, problem_of_run
 from pcfed.experiments.presets import NAMES, RunSpec, Setting, load_preset
-from pcfed.experiments.runner import build_problem, problem_of_run
 from pcfed.problem import Problem
 from pcfed.simulation.result import Result
 

@@ -19,9 +19,9 @@ from pcfed.experiments.claims import Claim, claims
 from pcfed.experiments.exact import CASES, ENTRIES, EXACT, GapHistory, run_exact
 from pcfed.experiments.exact import QUICK as QUICK_CASES
 from pcfed.experiments.figures import write_figures
+from pcfed.experiments.jobs import Job, distinct, jobs, results, run_jobs
 from pcfed.experiments.presets import NAMES, PARTITIONS, Preset, load_preset
 from pcfed.experiments.rates import QUICK, RATES, ROUNDS, measure_rates
-from pcfed.experiments.runner import Job, distinct, jobs, results, run_jobs
 from pcfed.experiments.summary import comparisons
 from pcfed.report import write_report
 

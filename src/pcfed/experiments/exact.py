@@ -24,8 +24,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import Algorithm, FedAvg, FedProx, PCFedAvg, RunInfo, Scaffold
+from pcfed.experiments.jobs import build_problem, run_in_processes
 from pcfed.experiments.presets import load_preset
-from pcfed.experiments.runner import build_problem, run_in_processes
 from pcfed.guarantees import Certificate, certify
 from pcfed.losses import LeastSquares
 from pcfed.problem import Agent, Problem

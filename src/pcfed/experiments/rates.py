@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import PCFedAvg
 from pcfed.arrays import Float64Array
-from pcfed.experiments.runner import run_in_processes
+from pcfed.experiments.jobs import run_in_processes
 from pcfed.guarantees import bounds, constants, optimum
 from pcfed.losses import LogisticRegression
 from pcfed.problem import Agent, Problem

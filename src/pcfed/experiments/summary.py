@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcfed.arrays import Float64Array
+from pcfed.experiments.jobs import Job, slug
 from pcfed.experiments.presets import Preset, Setting
-from pcfed.experiments.runner import Job, slug
 from pcfed.simulation.result import Record, Result
 
 

@@ -164,7 +164,7 @@ class Certificate:
         $f(\hat x) - f^* \le$ ``gap``. Infinite where a set gives no bound, None where a loss is
         not convex; ``reason`` says why.
     models : Array
-        (m, n): $\hat x_i$, every one in its agent's set, one row an agent.
+        (m, n): $\hat x_i$, every one in its agent's set, one row per agent.
     infeasibility : Array
         Per agent, the distance of the given model from its set: how far it was moved.
     gap_terms : Array

@@ -54,7 +54,7 @@ class Optimum:
     Attributes
     ----------
     models : Array
-        (m, n): the point, one row an agent.
+        (m, n): the point, one row per agent.
     objective : float
         $f$ there, or $G_\rho$ if there is a penalty.
     penalty : float or None

@@ -48,7 +48,7 @@ class TrainedModels(SavedArchive):
         The names and shapes of the parameters, in the order of the flat vector: ``coefficients``
         and perhaps ``intercept`` of a linear model, the named parameters of a module.
     models : Array
-        (m, n): $\hat x_i \in X_i$, one row an agent.
+        (m, n): $\hat x_i \in X_i$, one row per agent.
     average : Array
         (n,): the mean of the models.
     module : str or None
