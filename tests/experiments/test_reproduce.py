@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pcfed.experiments import runner
+from pcfed.experiments import jobs as runner
 from pcfed.experiments.claims import claims
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.jobs import distinct, jobs, results, run_jobs

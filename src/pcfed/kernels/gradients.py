@@ -149,55 +149,41 @@ def _slopes(kind: int, t: Array, target: float) -> None:
 
 
 @_exact
-def _logits_to_slopes(
-    x: Array,
-    source: BatchSource,
-    rows: NDArray[np.intp],
-    share: Any,
-    scratch: GradientScratch,
-    g: Array,
-) -> None:
-    """Replace the logits of a block by the slopes of its losses; add those to the intercept's g."""
-    model, t, R = source.model, scratch.logits, scratch.slopes
-    outputs, size = model.outputs, model.outputs * source.features.shape[1]
-    for i in range(rows.size):
-        for k in range(outputs):
-            t[k] = R[k, i] * model.scale
-            if model.intercept:
-                t[k] += x[size + k]
-        _slopes(model.loss, t, source.targets[rows[i]])
-        for k in range(outputs):
-            t[k] *= share
-            if model.intercept:
-                g[size + k] += t[k]
-            R[k, i] = t[k] * model.scale
-    for k in range(outputs):
-        for i in range(rows.size, R.shape[1]):
-            R[k, i] = 0
-
-
-@_exact
 def gradient_one(
     x: Array, source: BatchSource, step: int, agent: int, scratch: GradientScratch, g: Array
 ) -> None:
     """Write the gradient of one agent at x, on its batch of a step, to g."""
-    features, model, R = source.features, source.model, scratch.slopes
-    batch = source.batches[step, agent]
+    features, targets, batch = source.features, source.targets, source.batches[step, agent]
+    loss, outputs, intercept, scale, l2 = source.model
+    t, R, size = scratch.logits, scratch.slopes, outputs * features.shape[1]
     share = x.dtype.type(1 / batch.size)
     for j in range(g.size):
         g[j] = 0
     for start in range(0, batch.size, R.shape[1]):
         rows = batch[start : start + R.shape[1]]
-        for k in range(model.outputs):
+        for k in range(outputs):
             for i in range(R.shape[1]):
                 R[k, i] = 0
         for forward in (True, False):  # one call for both: two would be compiled twice
             _multiply(forward, x, g, features, rows, scratch)
             if forward:
-                _logits_to_slopes(x, source, rows, share, scratch, g)
-    if model.l2 != 0:
-        for j in range(model.outputs * features.shape[1]):
-            g[j] += model.l2 * x[j]
+                for i in range(rows.size):
+                    for k in range(outputs):
+                        t[k] = R[k, i] * scale
+                        if intercept:
+                            t[k] += x[size + k]
+                    _slopes(loss, t, targets[rows[i]])
+                    for k in range(outputs):
+                        t[k] *= share
+                        if intercept:
+                            g[size + k] += t[k]
+                        R[k, i] = t[k] * scale
+                for k in range(outputs):
+                    for i in range(rows.size, R.shape[1]):
+                        R[k, i] = 0
+    if l2 != 0:
+        for j in range(size):
+            g[j] += l2 * x[j]
 
 
 # -- entry points ---------------------------------------------------------------------------------

@@ -177,9 +177,9 @@ def _step(
 
 
 @_exact
-def _begin(i: int, blocks: Start, z: Array, x0: Array) -> None:
+def _begin(i: int, blocks: Start, v: Array, u: Array, z: Array, x0: Array) -> None:
     """Write the blocks of agent i before its first step."""
-    v, u, center, offset = blocks.v[i], blocks.u[i], blocks.center, blocks.offsets[i]
+    center, offset = blocks.center, blocks.offsets[i]
     for j in range(Index(center.size)):
         v[j] = u[j] = 0
         z[j] = blocks.mean[j]
@@ -204,11 +204,12 @@ def _local_steps(
         own_factors = _AgentFactors(
             factors.couplings[i, 0], factors.step, factors.penalty, factors.share
         )
-        _begin(i, blocks, z, x0)
+        v, u = blocks.v[i], blocks.u[i]
+        _begin(i, blocks, v, u, z, x0)
         for step in range(source.batches.shape[0]):
             k = x.dtype.type(step)
             gradient_at(callees.gradient, z, source, step, i, scratch.gradient, g)
-            _place_own(zero, n, x, x0, blocks.v[i], blocks.u[i])
+            _place_own(zero, n, x, x0, v, u)
             if corrections is not None:
                 subtract_scaled(zero, n, x, k, corrections.own_shift[i])
                 _sum(zero, n, y, x, corrections.offset[i])
@@ -216,7 +217,6 @@ def _local_steps(
             if status == UNRESOLVED:
                 return False
             projection = y if status == INSIDE else p
-            v, u = blocks.v[i], blocks.u[i]
             _step(i, k, v, u, blocks.mean, corrections, own_factors, g, x, y, projection, z)
     return True
 
