@@ -151,8 +151,8 @@ class Engine:
         present, steps = self.plan.present(index), self.plan.steps(index)
         if max_steps is not None:
             steps = [min(max_steps, each) for each in steps]
-        longest = max((steps[i] for i in present), default=0)
-        info = self.algorithm.round_info(index, m=self.problem.m, max_local_steps=longest)
+        max_local_steps = max((steps[i] for i in present), default=0)
+        info = self.algorithm.round_info(index, m=self.problem.m, max_local_steps=max_local_steps)
         bytes_down = len(present) * sum(vector.nbytes for vector in state.server.values())
         done = _Aggregation()
 
