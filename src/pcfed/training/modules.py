@@ -11,6 +11,9 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.abc import SourceLoader
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -104,20 +107,31 @@ def user_code_errors(
         ) from None
 
 
-def _run_file(path: Path, content: bytes) -> ModuleType:
-    """Run the code of a file as a Python module that can import the other files in its folder.
+class _BytesLoader(SourceLoader):
+    """Imports the bytes that were hashed for the digest, never older code from ``__pycache__``."""
 
-    The bytes are compiled here, not by the import system, so that the code that runs is the code
-    whose SHA-256 is in the digest, and never an older one from ``__pycache__``.
-    """
+    def __init__(self, path: Path, content: bytes) -> None:
+        self._path, self._content = path, content
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self._path)
+
+    def get_data(self, path: bytes | str) -> bytes:
+        return self._content
+
+
+def _run_file(path: Path, content: bytes) -> ModuleType:
+    """Run the code of a file as a Python module that can import the other files in its folder."""
     name = f"pcfed_module_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
-    module = ModuleType(name)
-    module.__file__ = str(path)
+    loader = _BytesLoader(path, content)
+    spec = ModuleSpec(name, loader, origin=str(path))
+    spec.has_location = True
+    module = module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look for it there
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
-        exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
+        loader.exec_module(module)
     finally:
         sys.path.remove(folder)
     return module
