@@ -83,19 +83,24 @@ def reproduce(
     finished = comparisons(presets, results(todo, out))
     figures = write_figures(finished, out / "figures", rates, exact)
     report = out / "report.html"
-    provenance = {
-        "pcfed": version("pcfed"),
-        "Python": platform.python_version(),
-        "NumPy": version("numpy"),
-        "seeds": str(seeds),
-        "runs": str(len(distinct(todo))),
-        "seconds (this call)": f"{time.perf_counter() - start:.0f}",
-    }
+    provenance = _provenance(seeds, len(distinct(todo)), time.perf_counter() - start)
     write_report(
         finished, report, data_dir=data_dir, provenance=provenance, rates=rates, exact=exact
     )
     _print_claims(claims(finished, rates, exact))
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
+
+
+def _provenance(seeds: int, runs: int, seconds: float) -> dict[str, str]:
+    """Return how the results were produced, for the end of the report."""
+    return {
+        "pcfed": version("pcfed"),
+        "Python": platform.python_version(),
+        "NumPy": version("numpy"),
+        "seeds": str(seeds),
+        "runs": str(runs),
+        "seconds (this call)": f"{seconds:.0f}",
+    }
 
 
 def _preset(name: str, quick: bool, partition: str | None) -> Preset:
