@@ -172,12 +172,10 @@ def run(
     first = earlier.state.round if earlier else 0
     indices = range(first, first + rounds)
     algorithm = algorithm.resolved(problem, plan.run_info(indices))
-    with ExitStack() as resources:
-        engine = resources.enter_context(
-            Engine(problem, algorithm, plan, workers, refusals.norm_limit)
-        )
+    with ExitStack() as stack:
+        engine = stack.enter_context(Engine(problem, algorithm, plan, workers, refusals.norm_limit))
         chosen = output if output == "last" else (output, rounds)
-        storage = _Storage(engine, chosen, checkpoint, journal, resources)
+        storage = _Storage(engine, chosen, checkpoint, journal, stack)
         saved = storage.saved
         state = saved.state if saved else _initial_state(problem, algorithm, x0, seed)
         recorder = RunRecorder(engine, state, saved or earlier)
@@ -229,7 +227,7 @@ class _Storage:
         output: object,
         checkpoint: PathLike | Checkpointing | None,
         journal: PathLike | None,
-        resources: ExitStack,
+        stack: ExitStack,
     ) -> None:
         self.saved: Checkpoint | None = None
         self.files: CheckpointFiles | None = None
@@ -246,12 +244,12 @@ class _Storage:
             identity = {name: _fingerprint(value) for name, value in arguments.items()}
             fresh = _fresh_state(engine.problem, engine.algorithm)
             files = CheckpointFiles(Path(settings.path), identity, probe_of(engine.problem), fresh)
-            self.files = resources.enter_context(files)
-            self.signals = resources.enter_context(deferred_signals())
+            self.files = stack.enter_context(files)
+            self.signals = stack.enter_context(deferred_signals())
             self.saved = files.load(resume=settings.resume)
         if journal is not None:
             known = self.saved.journal if self.saved else None
-            self.journal = resources.enter_context(Journal(Path(journal), known))
+            self.journal = stack.enter_context(Journal(Path(journal), known))
 
 
 def _hooks(
