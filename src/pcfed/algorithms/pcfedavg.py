@@ -250,9 +250,17 @@ def _multiplier(
     rho, multiplier, beta = round_info.penalty, private["lambda"], private["beta"]
     if not beta.any():
         return multiplier
-    y = model + multiplier / rho
-    p: Array = rho * (y - context.project(y, out=np.empty_like(y)))
-    return multiplier + beta * (p - multiplier)
+    # In place, in memory of the workspace: fresh pages for temporaries take longer than the sums.
+    y = np.divide(multiplier, rho, out=context.empty(np.float64))
+    y += model
+    p = context.project(y, out=context.empty(np.float64))
+    np.subtract(y, p, out=p)
+    context.release(y)
+    p *= rho
+    p -= multiplier
+    p *= beta
+    p += multiplier
+    return p
 
 
 def _corrections(
