@@ -19,14 +19,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pcfed import Agent, Checkpointing, FedAvg, PCFedAvg, Problem, run
+from pcfed import Agent, Checkpointing, FedAvg, PCFedSplit, Problem, run
 from pcfed.algorithms import Algorithm
 from pcfed.losses import LeastSquares
 from pcfed.sets import L1Ball
 from pcfed.simulation import Evaluation
 
 ALGORITHMS = {
-    "PCFedAvg, exact": PCFedAvg(step=0.02, penalty=2.0, exact=True),
+    "PCFedSplit": PCFedSplit(),
     "FedAvg": FedAvg(step=0.02, penalty=2.0),
 }
 

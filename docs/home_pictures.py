@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from pcfed import Agent, PCFedAvg, Problem, certify, run
+from pcfed import Agent, PCFedSplit, Problem, run
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box, ConvexSet, Halfspace, Intersection, L1Ball, L2Ball, WholeSpace
 
@@ -36,9 +36,7 @@ def agents(sets: list[ConvexSet]) -> Problem:
 def solve(sets: list[ConvexSet]) -> tuple[Problem, np.ndarray]:
     """Return the problem with these sets, and the models of all agents."""
     problem = agents(sets)
-    algorithm = PCFedAvg("auto", "auto", exact=True)
-    result = run(problem, algorithm, rounds=150, local_steps=2, eval_every=150)
-    return problem, certify(problem, result, tightening=0).models
+    return problem, run(problem, PCFedSplit(), rounds=200, local_steps=5, eval_every=200).models
 
 
 def plane(axis: pyplot.Axes, problem: Problem) -> None:
@@ -64,46 +62,38 @@ def problem_in_pictures() -> None:
     _, tight = solve([Intersection(*sets)] * 4)
     average = own.mean(axis=0)
     figure, axes = pyplot.subplots(
-        1, 3, figsize=(10.5, 4.4), width_ratios=(3, 3, 2), layout="constrained"
+        2, 2, figsize=(7.2, 6.4), height_ratios=(3.4, 2.6), layout="constrained"
     )
-    left, middle, right = axes
+    (left, right), (names, losses) = axes
     violated = sum(not each.contains(free[0]) for each in sets)
-    for axis in (left, middle):
+    for axis in (left, right):
         plane(axis, problem)
-    left.plot(
-        *free[0], "*", color=RED, ms=15, label=f"shared: violates {violated} of 4 constraints"
-    )
-    left.plot(*tight[0], "s", color=BLACK, ms=9, label="shared: satisfies all 4")
-    left.set_title("One shared model")
+    left.plot(*free[0], "*", color=RED, ms=18, label=f"shared, violates {violated} of 4")
+    left.plot(*tight[0], "s", color=GREY, ms=10, mec="white", label="shared, satisfies all")
+    left.set_title("One shared model", fontsize=13)
     for x, color in zip(own, COLORS, strict=True):
-        middle.plot(*zip(x, average, strict=True), color=color, lw=1, ls=":")
+        right.plot(*zip(x, average, strict=True), color=color, lw=1.4, ls=":")
     for x, (name, _), color in zip(own, LIMITS, COLORS, strict=True):
-        middle.plot(*x, "o", color=color, ms=9, mec="white", label=name)
-    middle.plot(*average, "D", color=BLACK, ms=8, label="their average")
-    middle.set_title("pcfed: one model per agent, in its own set")
-    for axis in (left, middle):
-        axis.legend(
-            fontsize=7.5,
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0),
-            ncols=3,
-            frameon=False,
-            columnspacing=1,
-        )
+        right.plot(*x, "o", color=color, ms=11, mec="white", label=name)
+    right.plot(*average, "D", color=BLACK, ms=9, label="average of the models")
+    right.set_title("pcfed: one per agent", fontsize=13)
+    handles = [*left.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
+    names.axis("off")
+    names.legend(handles=handles, fontsize=12, loc="center", frameon=False, handlelength=1)
     bars = {
         "shared,\nviolates": free[0],
-        "shared,\nsatisfies all": tight[0],
-        "own models'\naverage": average,
+        "shared,\nsatisfies": tight[0],
+        "average\nof own": average,
     }
     costs = [problem.loss(x) for x in bars.values()]
-    drawn = right.bar(list(bars), costs, color=[RED, GREY, COLORS[0]], width=0.65)
-    right.bar_label(drawn, fmt="%.2f", fontsize=9)
-    right.set_title("Average loss")
-    right.tick_params(axis="x", labelsize=8)
-    right.set_yticks([])
+    drawn = losses.bar(list(bars), costs, color=[RED, GREY, BLACK], width=0.65)
+    losses.bar_label(drawn, fmt="%.2f", fontsize=12)
+    losses.set_title("Average loss", fontsize=13)
+    losses.tick_params(axis="x", labelsize=11.5, length=0)
+    losses.set(yticks=[], ylim=(0, 1.12 * max(costs)))
     for side in ("top", "right", "left"):
-        right.spines[side].set_visible(False)
-    figure.savefig(FOLDER / "home.png", dpi=100)
+        losses.spines[side].set_visible(False)
+    figure.savefig(FOLDER / "home.png", dpi=110)
 
 
 def box(axis: pyplot.Axes, at: tuple[float, float, float, float], text: str, color: str) -> None:
@@ -111,53 +101,41 @@ def box(axis: pyplot.Axes, at: tuple[float, float, float, float], text: str, col
     x, y, width, height = at
     style = "round,pad=0.02,rounding_size=0.06"
     axis.add_patch(
-        FancyBboxPatch((x, y), width, height, boxstyle=style, fc="white", ec=color, lw=1.6)
+        FancyBboxPatch((x, y), width, height, boxstyle=style, fc="white", ec=color, lw=1.8)
     )
-    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=9)
+    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=12)
 
 
 def messages_in_pictures() -> None:
     """Draw the messages between server and agents, and what stays at the agents."""
-    figure = pyplot.figure(figsize=(8, 2.9))
+    figure = pyplot.figure(figsize=(6.4, 3.5))
     axis = figure.add_axes((0, 0, 1, 1))
-    axis.set(xlim=(0, 8), ylim=(0, 2.9))
+    axis.set(xlim=(0, 6.4), ylim=(0, 3.5))
     axis.axis("off")
-    box(
-        axis,
-        (2.4, 2.1, 3.2, 0.6),
-        "server: shared model C, mean offset w̄\nsums the updates",
-        BLACK,
+    text = (
+        "server: shared model z, multiplier ȳ, totals P, Y\nit needs only the sums of the updates"
     )
+    box(axis, (0.12, 2.7, 6.16, 0.66), text, BLACK)
     for i, ((name, _), color) in enumerate(zip(LIMITS, COLORS, strict=True)):
-        x = 0.12 + 1.98 * i
-        kind = name.split(":")[0].removeprefix("a ")
+        x = 0.12 + 1.58 * i
+        kind = name.split(":")[0].removeprefix("a ").removesuffix("s")
         box(
             axis,
-            (x, 0.12, 1.8, 0.82),
-            f"agent {i + 1}: its data,\nits constraint ({kind}),\nits model C + w",
+            (x, 0.14, 1.42, 1.06),
+            f"agent {i + 1}\nits data\nits {kind} limit\nits model x",
             color,
         )
-        top = 2.75 + 0.83 * i
-        for shift, text, ends in (
-            (-0.09, "v, u", ((x + 0.9, 0.98), (top, 2.06))),
-            (0.09, "C, w̄", ((top, 2.06), (x + 0.9, 0.98))),
+        for shift, sent, ends in (
+            (-0.1, "dx\ndz", (1.26, 2.66)),
+            (0.1, "z, ȳ\nP, Y", (2.66, 1.26)),
         ):
-            start, end = ((a + shift, b) for a, b in ends)
+            at = x + 0.66 + shift
             arrow = FancyArrowPatch(
-                start, end, arrowstyle="-|>", mutation_scale=11, lw=1.1, color=color
+                *((at, y) for y in ends), arrowstyle="-|>", mutation_scale=14, lw=1.5, color=color
             )
             axis.add_patch(arrow)
-            middle = (np.array(start) + np.array(end)) / 2
             side = "right" if shift < 0 else "left"
-            axis.text(
-                middle[0] + 1.2 * shift,
-                middle[1],
-                text,
-                fontsize=8,
-                ha=side,
-                va="center",
-                color=color,
-            )
+            axis.text(at + 0.7 * shift, 1.96, sent, fontsize=12, ha=side, va="center")
     figure.savefig(FOLDER / "messages.png", dpi=110)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed import Agent, FedAvg, Gap, Local, PCFedAvg, Problem, Result, certify, run
+from pcfed import Agent, FedAvg, Gap, Local, PCFedSplit, Problem, Result, certify, run
 from pcfed.data import digits, dirichlet
 from pcfed.losses import SoftmaxRegression
 from pcfed.sets import L1Ball
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BUDGETS = (10.0, 20.0, 40.0, 80.0, 160.0)
-EXACT = PCFedAvg("auto", "auto", exact=True)
 
 
 @dataclass
@@ -58,8 +57,8 @@ def make_problem(budgets: tuple[float, ...]) -> tuple[Problem, SoftmaxRegression
 def solve(quick: bool) -> Outcome:
     """Train all models; the ones that are compared are projected onto their device's budget."""
     problem, test = make_problem(BUDGETS)
-    rounds, stop = (100, Gap(0.03, relative=True)) if quick else (500, Gap(0.001, relative=True))
-    result = run(problem, EXACT, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
+    rounds, stop = (50, Gap(0.03, relative=True)) if quick else (200, Gap(0.001, relative=True))
+    result = run(problem, PCFedSplit(), rounds=rounds, local_steps=10, eval_every=10, stop=stop)
     own = certify(problem, result)
     gap = np.inf if own.gap is None else own.gap / own.objective
 
@@ -80,7 +79,7 @@ def solve(quick: bool) -> Outcome:
         "alone": certify(problem, alone, tightening=0).models,
     }
     tight, _ = make_problem((min(BUDGETS),) * len(BUDGETS))
-    result = run(tight, EXACT, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
+    result = run(tight, PCFedSplit(), rounds=rounds, local_steps=10, eval_every=10, stop=stop)
     tightest = certify(tight, result, tightening=0).models.mean(axis=0)
     return Outcome(test, models, shared.average, tightest, gap)
 

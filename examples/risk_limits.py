@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed import Agent, FedAvg, Gap, PCFedAvg, Problem, certify, run
+from pcfed import Agent, FedAvg, Gap, PCFedSplit, Problem, certify, run
 from pcfed.losses import LogisticRegression
 from pcfed.sets import Box, Halfspace, Intersection
 
@@ -101,9 +101,9 @@ def main() -> None:
     options = parser.parse_args()
 
     problem, known, new = make_problem(np.random.default_rng(options.seed))
-    rounds, goal = (50, 0.05) if options.quick else (1000, 1e-4)
-    algorithm, stop = PCFedAvg("auto", "auto", exact=True), Gap(goal, relative=True)
-    result = run(problem, algorithm, rounds=rounds, local_steps=10, eval_every=25, stop=stop)
+    rounds, goal = (20, 0.05) if options.quick else (100, 1e-4)
+    stop = Gap(goal, relative=True)
+    result = run(problem, PCFedSplit(), rounds=rounds, local_steps=10, eval_every=10, stop=stop)
     own = certify(problem, result)
     shared = run(problem, FedAvg("auto"), rounds=200, local_steps=10, eval_every=200)
 

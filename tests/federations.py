@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pcfed import Agent, FedAvg, FedProx, Local, PCFedAvg, Problem, Scaffold
+from pcfed import Agent, FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Problem, Scaffold
 from pcfed.losses import LeastSquares, SoftmaxRegression
 from pcfed.sets import (
     Affine,
@@ -64,7 +64,7 @@ ITERATIVE: dict[str, Callable[[np.random.Generator], ConvexSet]] = {
 
 ALGORITHMS = {
     "PCFedAvg": PCFedAvg(step=0.1, penalty=3.0),
-    "exact PCFedAvg": PCFedAvg(step=0.02, penalty=3.0, exact=True),
+    "PCFedSplit": PCFedSplit(),
     "FedAvg": FedAvg(step=0.05, penalty=3.0),
     "FedProx": FedProx(step=0.05, penalty=3.0, prox=0.5),
     "Scaffold": Scaffold(step=0.05, penalty=3.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pcfed import Agent, FedAvg, FedProx, PCFedAvg, Power, Problem, Scaffold, run
+from pcfed import Agent, FedAvg, FedProx, PCFedAvg, PCFedSplit, Power, Problem, Scaffold, run
 from pcfed.losses import LeastSquares
 from pcfed.reference import reference
 from pcfed.sets import Box, L1Ball
@@ -26,13 +26,15 @@ CASES = {
     "step text": (lambda: FedAvg(step="fast"), "FedAvg: step must be a number, a function"),
     "step theory": (lambda: FedAvg(step="theory"), "FedAvg: step must be a number, a function"),
     "penalty": (lambda: PCFedAvg(1.0, -2.0), "PCFedAvg: penalty must be ≥ 0, got -2.0"),
-    "exact": (
-        lambda: PCFedAvg(1.0, 0.0, exact=True),
-        "PCFedAvg: penalty must be > 0 with exact=True, got 0",
+    "prox of PCFedSplit": (lambda: PCFedSplit(0.0), "PCFedSplit: prox must be > 0, got 0.0"),
+    "prox nan": (lambda: PCFedSplit(np.nan), "PCFedSplit: prox must be a finite number, got nan"),
+    "relaxation": (
+        lambda: PCFedSplit(relaxation=2.0),
+        r"PCFedSplit: relaxation must be in \(0, 2\), got 2.0; give one such as 1.8",
     ),
-    "exact text": (
-        lambda: PCFedAvg(1.0, 1.0, exact="yes"),
-        "PCFedAvg: exact must be True or False, got 'yes'",
+    "relaxation nan": (
+        lambda: PCFedSplit(relaxation=np.nan),
+        "PCFedSplit: relaxation must be a finite number, got nan",
     ),
     "prox": (lambda: FedProx(step=1.0, prox=-1.0), "FedProx: prox must be ≥ 0, got -1.0"),
     "server step": (

@@ -1,6 +1,6 @@
 """Federated learning in which every agent keeps its own model inside its own private set."""
 
-from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, Power, Scaffold
+from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Power, Scaffold
 from pcfed.guarantees import Gap, certify
 from pcfed.problem import Agent, Problem
 from pcfed.simulation import (
@@ -22,6 +22,7 @@ __all__ = [
     "Gap",
     "Local",
     "PCFedAvg",
+    "PCFedSplit",
     "Power",
     "Problem",
     "Record",

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from pcfed.algorithms import LocalContext, PCFedAvg, RoundInfo
+from pcfed.algorithms import LocalContext, PCFedAvg
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
 from pcfed.sampling import Sampling
@@ -62,7 +62,6 @@ def reference(
     start = np.zeros(problem.n) if x0 is None else x0
     blocks = problem.as_models("reference: x0", start).copy()
     trajectory = [blocks]
-    fix = _Corrections(problem) if algorithm.exact else None
     for r in range(rounds):
         steps, present = plan.steps(r), plan.present(r)
         max_local_steps = max((steps[i] for i in present), default=0)
@@ -70,71 +69,25 @@ def reference(
         held = np.repeat(blocks[None], problem.m, axis=0)  # line 3; an absent agent stays here
         for i in present:
             work = plan.context([i], r, steps[i])
-            multiplier = fix.multiplier_of(i, work, blocks[i], round_info.penalty) if fix else 0.0
-            control = fix.mean - fix.variates[i] if fix else 0.0
-            for _ in range(work.steps):
-                step = _direction(work, i, held[i], round_info.penalty, rule, multiplier)
-                held[i] -= round_info.step * (step + control)
-        if fix:
-            fix.learn(blocks - held, {i: steps[i] for i in present}, round_info)
+            for k in range(work.steps):
+                direction = _direction(work, k, i, held[i], round_info.penalty, rule)
+                held[i] -= round_info.step * direction
         blocks = held.mean(axis=0)  # line 10
         trajectory.append(blocks)
     return np.stack(trajectory)
 
 
-class _Corrections:
-    """The corrections of exact PC-FedAvg, with m blocks: control variates and multipliers."""
-
-    def __init__(self, problem: Problem) -> None:
-        m, n = problem.m, problem.n
-        self.variates = np.zeros((m, m, n))
-        self.mean = np.zeros((m, n))
-        self.multipliers = np.zeros((m, n))
-        self.shares = np.zeros(m)
-
-    def multiplier_of(
-        self, i: int, work: LocalContext, x: Float64Array, rho: float
-    ) -> Float64Array:
-        """Move the multiplier of agent i by its last round, and return it."""
-        multiplier = self.multipliers[i]
-        p = rho * _excess(work, x + multiplier / rho)
-        self.multipliers[i] += self.shares[i] * (p - multiplier)
-        return np.asarray(self.multipliers[i])
-
-    def learn(self, moved: Float64Array, steps: dict[int, int], round_info: RoundInfo) -> None:
-        """Set the control variates of those who took part to their mean direction."""
-        before = self.mean.copy()
-        for i, number in steps.items():
-            self.shares[i] = number / round_info.max_local_steps
-            self.variates[i] += (
-                moved[i] / (round_info.step * round_info.max_local_steps) - self.shares[i] * before
-            )
-        self.mean = self.variates.mean(axis=0)
-
-
 def _direction(
-    work: LocalContext,
-    i: int,
-    x: Float64Array,
-    rho: float,
-    rule: Rule,
-    multiplier: Float64Array | float,
+    work: LocalContext, step: int, i: int, x: Float64Array, rho: float, rule: Rule
 ) -> Float64Array:
     """Return what line 8 subtracts, over the step, from the m blocks x of agent i."""
-    m = len(x)
+    m, n = x.shape
     mean = x.mean(axis=0)
-    (g,) = work.gradient(mean[None].astype(work.dtype), out=np.empty((1, x.shape[1]), work.dtype))
-    y = x[i] + multiplier / rho if rho else x[i]
-    p = rho * _excess(work, y)
+    (g,) = work.gradient(mean[None].astype(work.dtype), step, out=np.empty((1, n), work.dtype))
+    p = rho * (x[i] - work.project(x[i : i + 1], out=np.empty((1, n)))[0])
     sigma = work.agents[0].coupling
     s = sigma * (x[i] - mean)
     others = sigma * (x - mean) if rule == "printed" else s
     direction: Float64Array = np.repeat(g[None] / m, m, axis=0) - others / m
     direction[i] = g / m + p + s * (m - 1) / m
     return direction
-
-
-def _excess(work: LocalContext, y: Float64Array) -> Float64Array:
-    """Return what sticks out of the agent's set."""
-    excess: Float64Array = y - work.project(y[None], out=np.empty((1, len(y))))[0]
-    return excess

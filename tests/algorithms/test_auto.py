@@ -10,25 +10,13 @@ import numpy as np
 import pytest
 
 from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, run
-from pcfed.algorithms import RunInfo
+from pcfed.algorithms import PenaltyAlgorithm, RunInfo
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import L1Ball
 from tests.federations import ALGORITHMS, classifiers, regressions
 
 
-def test_of_the_exact_method():
-    problem = regressions([L1Ball(1.0)] * 4)
-    auto = PCFedAvg("auto", "auto", exact=True).resolved(problem, RunInfo(100, 10))
-    curvature = problem.L_f / 4 + problem.sigma / 2
-    assert auto.step * auto.penalty * 10 == pytest.approx(1.25)
-    assert auto.step * curvature == pytest.approx(0.6)
-    own = PCFedAvg("auto", 2.0, exact=True).resolved(problem, RunInfo(100, 10))
-    assert own.step * (curvature + 2.0) == pytest.approx(0.6)
-    given = PCFedAvg(0.2, "auto", exact=True).resolved(problem, RunInfo(100, 10))
-    assert (given.step, given.penalty) == (0.2, pytest.approx(0.625))
-
-
-def test_of_the_others():
+def test_steps_and_penalties():
     problem = regressions([L1Ball(1.0)] * 4)
     plain = PCFedAvg("auto", "auto").resolved(problem, RunInfo(100, 10))
     assert plain.penalty == 10.0
@@ -37,14 +25,11 @@ def test_of_the_others():
         found = algorithm.resolved(problem, RunInfo(100, 10))
         assert found.penalty == 10.0
         assert found.step * (problem.L_f + 10.0) == pytest.approx(0.6)
-    mixed = PCFedAvg("theory", "auto", exact=True)
-    with pytest.raises(ValueError, match="use the same keyword for both"):
-        mixed.resolved(problem, RunInfo(100, 10))
 
 
 def test_decays_where_gradients_are_noisy_to_the_end():
     problem = classifiers()
-    algorithm = PCFedAvg("auto", "auto", exact=True)
+    algorithm = PCFedAvg("auto", "auto")
     assert isinstance(algorithm.resolved(problem, RunInfo(9, 2, (5,) * 3, True)).step, Power)
     assert isinstance(algorithm.resolved(problem, RunInfo(9, 2, (5,) * 3)).step, float)
     step = algorithm.resolved(problem, RunInfo(9, 2, (5,) * 3, True)).step
@@ -53,7 +38,9 @@ def test_decays_where_gradients_are_noisy_to_the_end():
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_every_method_falls_with_auto(kind):
-    algorithm = replace(ALGORITHMS[kind], step="auto", penalty="auto")
+    algorithm = ALGORITHMS[kind]
+    if isinstance(algorithm, PenaltyAlgorithm):
+        algorithm = replace(algorithm, step="auto", penalty="auto")
     for batch in (1.0, 0.2):
         result = run(classifiers(4), algorithm, rounds=30, local_steps=5, batch=batch)
         assert result.status == "finished"

@@ -40,14 +40,13 @@ def gap(problem: Problem, algorithm: PCFedAvg, **options) -> float:
     ],
     ids=["all agents", "absences", "absences and batches"],
 )
-@pytest.mark.parametrize("exact", [False, True], ids=["plain", "exact"])
-def test_compact_equals_m_blocks(name, options, exact):
+def test_compact_equals_m_blocks(name, options):
     problem = problem_with(CLOSED_FORM[name])
 
     def step(index: int) -> float:  # steps that change by round
-        return (0.02 if exact else 0.1) * (1 + 0.5 * (-1) ** index)
+        return 0.1 * (1 + 0.5 * (-1) ** index)
 
-    assert gap(problem, PCFedAvg(step, penalty=3.0, exact=exact), **options) <= 1e-12
+    assert gap(problem, PCFedAvg(step, penalty=3.0), **options) <= 1e-12
 
 
 @pytest.mark.parametrize("name", ITERATIVE)
@@ -72,11 +71,8 @@ def test_compact_equals_m_blocks_from_unequal_models():
     steps=st.lists(st.integers(1, 4), min_size=5, max_size=5),
     batch=st.sampled_from([1.0, 0.2, 1]),
     sampling=st.sampled_from(["without_replacement", "with_replacement", "blocks"]),
-    exact=st.booleans(),
 )
-def test_compact_equals_m_blocks_under_random_schedules(
-    m, seed, absent, steps, batch, sampling, exact
-):
+def test_compact_equals_m_blocks_under_random_schedules(m, seed, absent, steps, batch, sampling):
     options = {
         "local_steps": steps[:m],
         "participation": absent,
@@ -84,7 +80,7 @@ def test_compact_equals_m_blocks_under_random_schedules(
         "sampling": sampling,
         "seed": seed,
     }
-    algorithm = PCFedAvg(step=0.01, penalty=2.0, exact=exact)
+    algorithm = PCFedAvg(step=0.01, penalty=2.0)
     problem = problem_with(CLOSED_FORM["l1"], m)
     blocks = reference(problem, algorithm, rounds=ROUNDS, **options)
     result = run(problem, algorithm, rounds=ROUNDS, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pcfed import FedAvg, FedProx, Local, PCFedAvg, Scaffold
+from pcfed import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Scaffold
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.server_state import ServerConfig
 
@@ -15,11 +15,13 @@ kind = "softmax"
 features = ["a", "b"]
 labels = ["x", "y", "z"]
 [algorithm]
+name = "PCFedAvg"
 step = 0.1
 penalty = 1.0
 [rounds]
 minimum = 2
 """
+TABLE = 'name = "PCFedAvg"\nstep = 0.1\npenalty = 1.0'
 AGENT = """name = "north"
 file = "north.csv"
 target = "kind"
@@ -43,7 +45,7 @@ def test_defaults_of_the_server(tmp_path):
     assert (config.training, config.roster, found.num_agents) == ("heating", ("north", "south"), 2)
     assert (config.rounds, config.gap, config.local_steps, config.attempts) == (100, None, 10, 10)
     assert (config.n, found.rounds.deadline) == (6, 60.0)
-    assert config.algorithm == PCFedAvg(0.1, 1.0, exact=True)
+    assert config.algorithm == PCFedAvg(0.1, 1.0)
 
 
 def test_all_keys_of_the_server(tmp_path):
@@ -72,7 +74,10 @@ def test_a_roster_may_be_a_number(tmp_path):
 @pytest.mark.parametrize(
     ("table", "algorithm"),
     [
-        ("exact = false\nstep = 0.1\npenalty = 2.0", PCFedAvg(0.1, 2.0)),
+        ("", PCFedSplit()),
+        ('name = "PCFedSplit"\nprox = "auto"', PCFedSplit()),
+        ("prox = 0.5\nrelaxation = 1.5", PCFedSplit(0.5, 1.5)),
+        ('name = "PCFedAvg"\nstep = 0.1\npenalty = 2.0', PCFedAvg(0.1, 2.0)),
         ('name = "FedAvg"\nstep = 0.1', FedAvg(0.1)),
         ('name = "FedProx"\nstep = 0.1\nprox = 0.5', FedProx(0.1, prox=0.5)),
         ('name = "Scaffold"\nstep = 0.1\nserver_step = 0.5', Scaffold(0.1, server_step=0.5)),
@@ -80,15 +85,17 @@ def test_a_roster_may_be_a_number(tmp_path):
     ],
 )
 def test_all_algorithms(tmp_path, table, algorithm):
-    assert (
-        server(tmp_path, SERVER.replace("step = 0.1\npenalty = 1.0", table)).algorithm == algorithm
-    )
+    assert server(tmp_path, SERVER.replace(TABLE, table)).algorithm == algorithm
+
+
+def test_the_algorithm_may_be_left_out(tmp_path):
+    assert server(tmp_path, SERVER.replace(f"[algorithm]\n{TABLE}\n", "")).algorithm == PCFedSplit()
 
 
 SERVERS = {
     "algorithm": (
-        "step = 0.1",
-        'name = "Mine"',
+        "PCFedAvg",
+        "Mine",
         "got 'Mine'; choose one of them, or name the modu",
     ),
     "imports": (
@@ -131,6 +138,17 @@ SERVERS = {
     "step": ("step = 0.1", 'step = "auto"', "algorithm.step must be a number, got 'auto': the ser"),
     "no step": ("step = 0.1\n", "", "the server does not see the data that it would be computed"),
     "penalty": ("penalty = 1.0\n", "", "algorithm.penalty must be a number, got 'auto'"),
+    "step of PCFedSplit": (
+        'name = "PCFedAvg"\nstep = 0.1\npenalty = 1.0',
+        "step = 0.1",
+        "algorithm has no key 'step' if name is 'PCFedSplit', the default; remove it, or choose",
+    ),
+    "exact": (
+        TABLE,
+        f"exact = true\n{TABLE}",
+        'any more; give name = "PCFedSplit", which replaces it, and remove exact, step and penalt',
+    ),
+    "prox": (TABLE, 'prox = "fast"', "algorithm.prox must be a number > 0 or \"auto\", got 'fast'"),
     "features": ('features = ["a", "b"]\n', "", "model.features is missing; give a list of names"),
     "labels": ('labels = ["x", "y", "z"]\n', "", "model.labels must be given for softmax and log"),
 }

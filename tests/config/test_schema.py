@@ -87,3 +87,40 @@ def test_the_reference_states_rules_and_defaults():
     assert "| `rounds` | an integer ≥ 1 | `200` | Number of rounds at most. |" in text
     assert "| `kind` | one of softmax, logistic, least-squares, torch | required | " in text
     assert "### `[agents.NAME]`" in text
+
+
+def test_keys_with_another_meaning_for_another_algorithm():
+    (line,) = (each for each in keys_markdown("train").splitlines() if each.startswith("| `prox`"))
+    _, rule, default, meaning = line.strip("| ").split(" | ")
+    assert rule == 'a number > 0 or "auto" with PCFedSplit; a number ≥ 0 with FedProx'
+    assert default.strip() == ""
+    assert "PCFedSplit: the length τ of the proximal steps; " in meaning
+    assert "FedProx: the weight of the proximal term. " in meaning
+    assert 'Default: "auto" with PCFedSplit; must be given with FedProx.' in meaning
+    assert "| `relaxation` | a number in (0, 2) | `1.8` | PCFedSplit: " in keys_markdown("train")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {},
+        {"name": "PCFedSplit", "prox": "auto", "relaxation": 1.0},
+        {"name": "PCFedSplit", "prox": 0.5},
+        {"name": "PCFedAvg", "step": "theory", "penalty": "theory"},
+        {"name": "FedProx", "prox": 0.0, "step": 0.1, "penalty": "auto"},
+        {"name": "Scaffold", "server_step": 0.5},
+    ],
+)
+def test_tables_that_fit_all_algorithms(table):
+    schema = schema_of(file_model("train"))["properties"]["algorithm"]
+    assert errors(table, schema, "algorithm") == []
+    wrong = {**table, "exact": True, "relaxation": "x"}
+    assert set(errors(wrong, schema, "algorithm")) == {"algorithm.exact", "algorithm.relaxation"}
+
+
+def test_on_a_server_steps_are_numbers_and_prox_may_be_auto():
+    schema = schema_of(file_model("server"))["properties"]["algorithm"]
+    assert errors({"prox": "auto"}, schema, "algorithm") == []
+    wrong = {"step": "auto", "penalty": "theory"}
+    assert errors(wrong, schema, "algorithm") == ["algorithm.step", "algorithm.penalty"]
+    assert "algorithm" not in schema_of(file_model("server"))["required"]

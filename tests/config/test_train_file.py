@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pcfed import FedAvg, FedProx, Local, PCFedAvg, Scaffold
+from pcfed import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Scaffold
 from pcfed.algorithms.registry import algorithm_names, register
 from pcfed.config.train_file import NOT_IN_DIGEST
 from pcfed.training import build_setup, load_config, prepare, read_config
@@ -22,7 +22,7 @@ def test_the_documented_form(tmp_path):
     config = load_config(folder_with(tmp_path, config=FULL_CONFIG))
     assert config.model.resolved() == {"kind": "softmax", "intercept": False, "l2": 0.0}
     assert config.data.features == ("a", "b")
-    assert config.algorithm == PCFedAvg("auto", "auto", exact=True)
+    assert config.algorithm == PCFedSplit()
     assert config.training.gap == 0.01
     assert config.training.norm_limit == 1e6
     assert [agent.name for agent in config.agents] == ["north"]
@@ -43,7 +43,7 @@ def test_defaults(tmp_path):
             "dtype": "float64",
             "standardize": False,
         },
-        "algorithm": {"name": "PCFedAvg", "step": "auto", "penalty": "auto", "exact": True},
+        "algorithm": {"name": "PCFedSplit", "prox": "auto", "relaxation": 1.8},
         "training": {
             "rounds": 200,
             "local_steps": 10,
@@ -78,7 +78,10 @@ def test_what_is_resolved_reads_back(text, tmp_path):
         ('name = "FedProx"\nprox = 0.5\nstep = 1', FedProx(1.0, 0.0, prox=0.5)),
         ('name = "Scaffold"\nserver_step = 0.5', Scaffold("auto", 0.0, server_step=0.5)),
         ('name = "Local"\npenalty = 2', Local("auto", 2.0)),
-        ('step = "theory"\npenalty = "theory"\nexact = false', PCFedAvg("theory", "theory")),
+        ('name = "PCFedAvg"\nstep = "theory"', PCFedAvg("theory", "auto")),
+        ("", PCFedSplit()),
+        ('prox = "auto"\nrelaxation = 1', PCFedSplit(relaxation=1.0)),
+        ('name = "PCFedSplit"\nprox = 2', PCFedSplit(2.0)),
     ],
 )
 def test_algorithms(text, algorithm, tmp_path):
@@ -123,9 +126,12 @@ def digest(folder, **files):
 def test_digests_stay_the_same_from_version_to_version(tmp_path):
     """Runs that an older version began can be resumed."""
     expected = {
-        FULL_CONFIG: "c0b38f021d2a1534ae1f6fe8fc9a3aa43f87176ec9ffb5f543e5757047f89340",
-        SHARED_CONFIG: "31ec604b8b1bdf8f5579fcd07eae1488218de3244debcd58e92a99036532167f",
-        OWN_CONFIG: "a62d58ee6aeaee73234cf24ce2a2865db4823010ed7346f2a21fdcbbcaf956eb",
+        FULL_CONFIG: "0660db1e77d7c35785df565eea0bcca2e58142671399e9b02dc52210d0e7df7f",
+        SHARED_CONFIG: "080924a8ed106363ab8de3bb1cca34b7557459d70ac4569b206a51c1228e3503",
+        OWN_CONFIG: "a61ae9cd31aeed8d677fd97ea451392704f20f738e74337c42f6becbc88ac8c5",
+        # Earlier versions, which had another default, had this algorithm, too.
+        f'{OWN_CONFIG}[algorithm]\nname = "FedAvg"\n': "9850f5765d4bcec8e9c313eba9930d63f705fbd812b"
+        "17b454cf866d20cdf9896",
     }
     assert {text: digest(tmp_path, config=text) for text in expected} == expected
 
@@ -151,7 +157,8 @@ def test_the_digest_changes_with_every_number(place, tmp_path):
         ('"float64"', '"float32"'),
         ('"household"', '"home"'),
         ('["a", "b"]', '["b", "a"]'),
-        ("exact = true", "exact = false"),
+        ('prox = "auto"', "prox = 1.0"),
+        ('name = "PCFedSplit"\nprox = "auto"\nrelaxation = 1.8', 'name = "PCFedAvg"'),
         ("intercept = false", "intercept = true"),
         ("agents.north", "agents.south"),
         ('"whole_space"', '"nonnegative"'),
@@ -194,7 +201,7 @@ def test_a_data_file_is_read_once(tmp_path, monkeypatch):
         ("[model]", "[training]\nrounds = 200\nseed = 0\n[model]"),
         ('kind = "softmax"', 'l2 = -0.0\nkind = "softmax"'),
         ('[data]\nfile = "all.csv"', '[data]\nfile = "./all.csv"'),
-        ("[model]", "[algorithm]\nexact = true\n[model]"),
+        ("[model]", '[algorithm]\nname = "PCFedSplit"\nprox = "auto"\n[model]'),
     ],
 )
 def test_the_digest_does_not_change_otherwise(before, after, tmp_path):

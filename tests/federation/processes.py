@@ -23,7 +23,7 @@ from pcfed.federation.server_state import ServerConfig, ServerResult, ServerStat
 from pcfed.federation.status_file import read_history
 from pcfed.storage.atomic import write_atomically
 
-EXACT = "exact = true\nstep = 0.5\npenalty = 1.0"
+SPLIT = 'name = "PCFedSplit"'
 BATCH = 0.3
 FAULTS = Path(__file__).with_name("faults")
 """A folder whose sitecustomize.py makes a ClientApp die or wait, as `Federation.plant` says."""
@@ -64,7 +64,7 @@ class Federation(LocalFederation):
         training: str,
         *,
         rounds: int,
-        algorithm: str = EXACT,
+        algorithm: str = SPLIT,
         minimum: int | None = None,
         imports: Sequence[str] = (),
     ) -> None:

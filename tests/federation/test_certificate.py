@@ -127,7 +127,7 @@ def test_values_that_are_not_numbers_give_no_certificate(tmp_path):
 
 
 def test_training_stops_at_the_gap(tmp_path):
-    algorithm, gap = ALGORITHMS["exact PCFedAvg"], 0.2
+    algorithm, gap = ALGORITHMS["PCFedSplit"], 0.02
     with federation(tmp_path, algorithm, 400, owner=WILLING, gap=gap, gap_every=20) as (
         problem,
         clients,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pcfed import Agent, FedAvg, PCFedAvg, certify
+from pcfed import Agent, FedAvg, PCFedAvg, PCFedSplit, certify
 from pcfed.config.federation_files import METRICS
 from pcfed.federation.agent_report import use_of_budget
 from pcfed.losses import LeastSquares
@@ -71,19 +71,20 @@ def test_names_in_a_report_are_escaped(tmp_path):
 
 
 def test_the_server_keeps_no_personal_model(tmp_path):
-    algorithm = PCFedAvg(step=1.0, penalty=3.0, exact=True)
+    algorithm = PCFedSplit()
     owner = {"certificate": True, "report": METRICS}
     with federation(tmp_path, algorithm, 10, owner=owner) as (problem, clients, server):
         server.run()
         server.conclude()
         own = models(clients, server)
     feasible = certify(problem, own).models
-    offsets = own - server.state.vectors["C"]
+    offsets = own - server.state.vectors["z"]
     assert np.abs(own - own.mean(axis=0)).max() > 0.1  # they differ from the average
     files = sorted(path.name for path in (tmp_path / "server").iterdir())
     assert files == ["checkpoint.npz", "history.jsonl"]
     _, arrays = load_arrays(tmp_path / "server" / "checkpoint.npz")
-    assert set(arrays) == {f"server/{k}" for k in ("C", "w_mean", "cv_mean", "cu_mean", "drift")}
+    scalars = {"prox", "ratio", "curvature", "joined", "changes"}
+    assert set(arrays) == {f"server/{name}" for name in {"z", "y_mean", "P", "Y"} | scalars}
     for vector in arrays.values():
         for private in (*own, *feasible, *offsets):
             if vector.shape == private.shape:

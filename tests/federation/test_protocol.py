@@ -74,7 +74,7 @@ def test_exactly_once_whatever_happens(algorithm, faults, dies):
 
 
 def test_a_server_that_dies_before_its_checkpoint_repeats_the_round(tmp_path, monkeypatch):
-    algorithm = ALGORITHMS["exact PCFedAvg"]
+    algorithm = ALGORITHMS["PCFedSplit"]
     with federation(tmp_path, algorithm, 4) as (_, _, server):
         server.run_round()
         monkeypatch.setattr(
@@ -198,7 +198,7 @@ def test_an_agent_with_an_old_state_says_so(tmp_path):
 
 def test_messages_that_arrive_too_late_change_nothing(tmp_path):
     """A message of an older round must not replace the pending update of a newer one."""
-    with federation(tmp_path, ALGORITHMS["exact PCFedAvg"], 5) as (problem, clients, server):
+    with federation(tmp_path, ALGORITHMS["PCFedSplit"], 5) as (problem, clients, server):
         server.run_round()
         old = server._messages("train", {}, {})["north"]
         server.transport.faults = iter([{"north": "lost"}])

@@ -12,14 +12,14 @@ import pytest
 from pcfed.federation.client import ClientState
 from pcfed.federation.keys import make_keys
 from pcfed.federation.paths import STATE
-from tests.federation.processes import EXACT, Federation, federation, wait_until
+from tests.federation.processes import SPLIT, Federation, federation, wait_until
 from tests.federation.test_server import MODULE
 
 pytestmark = pytest.mark.federation
 
 ALGORITHMS = {
-    "PCFedAvg": "exact = false\nstep = 0.1\npenalty = 3.0",
-    "exact PCFedAvg": EXACT,
+    "PCFedSplit": SPLIT,
+    "PCFedAvg": 'name = "PCFedAvg"\nstep = 0.1\npenalty = 3.0',
     "FedAvg": 'name = "FedAvg"\nstep = 0.05\npenalty = 3.0',
     "FedProx": 'name = "FedProx"\nstep = 0.05\npenalty = 3.0\nprox = 0.5',
     "Scaffold": 'name = "Scaffold"\nstep = 0.05\npenalty = 3.0',

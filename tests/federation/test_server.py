@@ -299,7 +299,11 @@ def own_algorithm(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "own_algorithms", None)
     del sys.modules["own_algorithms"]
     (folder / "own_algorithms.py").write_text(MODULE)
-    change(folder, "exact = true", 'name = "Momentum"\nmomentum = 0.8')
+    change(
+        folder,
+        'name = "PCFedSplit"\nprox = "auto"',
+        'name = "Momentum"\nstep = 0.5\npenalty = 1.0\nmomentum = 0.8',
+    )
     change(folder, "[model]", 'imports = ["own_algorithms"]\n\n[model]')
     return SeparateGrid([folder / f"{name}.toml" for name in NAMES])
 

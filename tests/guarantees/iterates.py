@@ -39,12 +39,12 @@ def iterates(
     for r in range(rounds):
         works = [plan.context([i], r, local_steps) for i in range(m)]
         v, u = np.zeros((m, n)), np.zeros((m, n))
-        for _ in range(local_steps):
+        for k in range(local_steps):
             yield C + w + v.mean(axis=0) + u / m
             for i, work in enumerate(works):
                 x = C + w[i] + v[i] + u[i]
                 z = C + w.mean(axis=0) + v[i] + u[i] / m
-                (g,) = work.gradient(z[None], out=np.empty((1, n)))
+                (g,) = work.gradient(z[None], k, out=np.empty((1, n)))
                 s = sigma[i] * (x - z)
                 v[i] -= step * (g - s) / m
                 (p,) = work.project(x[None], out=np.empty((1, n)))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pcfed import Agent, FedAvg, PCFedAvg, Problem, Scaffold, run
+from pcfed import Agent, FedAvg, PCFedAvg, PCFedSplit, Problem, Scaffold, run
 from pcfed.guarantees import Gap, certify, feasible_model, gap_term, objective_terms, optimum
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import Box, Intersection, L1Ball, L2Ball, NonNegative, ProjectionError, WholeSpace
@@ -248,7 +248,7 @@ def test_gap_does_not_stop_where_models_are_too_large_to_project():
 def test_one_rule_stops_runs_of_different_problems():
     rule = Gap(1e-3)
     for m in (3, 2):
-        problem = regressions([L1Ball(0.5 * (i + 1)) for i in range(m)])
-        algorithm = PCFedAvg("auto", "auto", exact=True)
+        problem = regressions([L1Ball(4.0 * (i + 1)) for i in range(m)])
+        algorithm = PCFedSplit()
         assert run(problem, algorithm, rounds=400, local_steps=3, stop=rule).status == "stopped"
         assert rule.state_dict()["witness"].shape == (m, problem.n)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pcfed import Agent, PCFedAvg, Problem, certify, run
+from pcfed import Agent, PCFedAvg, PCFedSplit, Problem, certify, run
 from pcfed.guarantees import optimum
-from pcfed.losses import Loss
+from pcfed.losses import Loss, SoftmaxRegression
 from pcfed.sets import Blocks, L1Ball
 from tests.losses.torch_cases import (
     PICTURES,
@@ -75,10 +75,15 @@ def test_the_same_numbers_as_softmax_regression(dtype: str, error: float) -> Non
     )
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("algorithm", [PCFedAvg(0.2, 2.0), PCFedSplit(prox=2.0)], ids=repr)
 @pytest.mark.parametrize("sampling", ["without_replacement", "blocks"])
 @pytest.mark.parametrize("batch", [1.0, 7])
-def test_the_same_run_as_softmax_regression(exact: bool, sampling: Any, batch: Any) -> None:
+def test_the_same_run_as_softmax_regression(
+    algorithm: Any, sampling: Any, batch: Any, monkeypatch: Any
+) -> None:
+    # The same curvature for both; a TorchLoss would measure it.
+    monkeypatch.setattr(TorchLoss, "typical_smoothness", lambda loss, batch=None: 4.0)
+    monkeypatch.setattr(SoftmaxRegression, "typical_smoothness", lambda loss, batch=None: 4.0)
     pairs = [pair(slice(0, 25)), pair(slice(25, 37)), pair(slice(37, 60))]
     runs = []
     for position in (0, 1):
@@ -87,7 +92,6 @@ def test_the_same_run_as_softmax_regression(exact: bool, sampling: Any, batch: A
             for losses, radius in zip(pairs, (0.5, 2.0, 9.0), strict=True)
         ]
         problem = Problem(agents)
-        algorithm = PCFedAvg(step=0.2, penalty=2.0, exact=exact)
         result = run(problem, algorithm, rounds=30, local_steps=4, batch=batch, sampling=sampling)
         runs.append((result, certify(problem, result)))
     (by_torch, bound), (by_numpy, other) = runs
@@ -112,12 +116,23 @@ def test_two_workers_give_the_bits_of_one() -> None:
     results = []
     for workers in (1, 2, 3, 2):
         problem, loss = problem_of_networks()
-        algorithm = PCFedAvg(step=0.1, penalty=1.0, exact=True)
         options = {"rounds": 6, "local_steps": 3, "batch": 5, "workers": workers}
-        results.append(run(problem, algorithm, x0=loss.start, **options))
+        results.append(run(problem, PCFedSplit(), x0=loss.start, **options))
     for result in results[1:]:
         assert_array_equal(result.models, results[0].models)
         assert result.history[-1].objective == results[0].history[-1].objective
+
+
+def test_pcfedsplit_measures_the_curvature_and_lowers_the_loss() -> None:
+    problem, loss = problem_of_networks()
+    before = problem.loss(loss.start)
+    result = run(problem, PCFedSplit(), rounds=60, local_steps=5, x0=loss.start)
+    assert result.status == "finished"
+    assert result.history[-1].loss < 0.9 * before  # budgets of one layer hold it back
+    assert problem.infeasibility(result.models).max() <= 1e-12
+    measured = result.state.private["factor"]  # times 1, because nothing is expected
+    assert measured.min() > 0
+    assert np.ptp(measured) > 0
 
 
 def test_training_lowers_the_loss_and_keeps_the_constraints() -> None:

@@ -12,9 +12,14 @@ from PIL import Image
 
 from pcfed.data import digits
 from pcfed.experiments.claims import PC
+from pcfed.experiments.rounds import ALGORITHMS
 from pcfed.experiments.summary import Comparison
 from pcfed.losses import SoftmaxRegression
-from pcfed.report.comparison_charts import comparison_charts, comparison_styles
+from pcfed.report.comparison_charts import (
+    algorithm_styles,
+    comparison_charts,
+    comparison_styles,
+)
 from pcfed.report.comparison_findings import differences, findings, summary
 from pcfed.report.comparison_metrics import comparison_metrics
 from pcfed.report.weight_images import data_url, weight_table
@@ -119,6 +124,13 @@ def test_every_algorithm_has_its_own_style(loose: Comparison, steps: Comparison)
         assert len(set(comparison_styles(comparison).values())) == len(comparison.results)
     styles = comparison_styles(loose)
     assert styles[PC].width > max(style.width for name, style in styles.items() if name != PC)
+
+
+def test_an_algorithm_has_the_same_style_in_every_chart(loose: Comparison):
+    everywhere = algorithm_styles((*ALGORITHMS, "another"))
+    assert len({(style.colour, style.dash) for style in everywhere.values()}) == 7
+    for name, style in {**comparison_styles(loose), **algorithm_styles(["SCAFFOLD"])}.items():
+        assert style == everywhere[name]
 
 
 def test_weight_images_have_a_row_per_distinct_model(loose: Comparison, tight: Comparison):

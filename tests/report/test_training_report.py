@@ -40,12 +40,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two trainings of the example, one with a hostile name and 12 fewer rounds."""
     folder = tmp_path_factory.mktemp("runs")
     config = write_example(folder)[0]
-    text = config.read_text().replace("rounds = 60", "rounds = 20")
+    text = config.read_text().replace("rounds = 30", "rounds = 20")
     config.write_text(text)
-    prepare(config, folder / "exact").run()
+    prepare(config, folder / "split").run()
     config.write_text(
         text.replace("rounds = 20", "rounds = 8")
-        .replace("exact = true", "exact = false")
+        .replace('name = "PCFedSplit"', 'name = "PCFedSplit"\nrelaxation = 1.5')
         .replace("[agents.market]", f"[agents.{json.dumps(HOSTILE)}]")
     )
     prepare(config, folder / ODD).run()
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> list[SavedRun]:
-    return [open_run(folder / "exact"), open_run(folder / ODD)]
+    return [open_run(folder / "split"), open_run(folder / ODD)]
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +81,16 @@ def test_a_report_has_the_results_of_the_training(pages: dict[str, Path], runs: 
     value = f"{models.parts('university')['coefficients'][0]:.3g}"
     assert any(row.startswith("age") and value in row for row in page.rows)
     assert "8 rounds done." in text  # from the log
-    assert "algorithm.exact" in page.words
+    assert "algorithm.relaxation" in page.words
 
 
 def test_only_settings_that_differ_are_compared(runs: list[SavedRun]):
     found = compared_settings(runs)
     assert found["training.rounds"] == ["20", "8"]
-    assert found["algorithm.exact"] == ["True", "False"]
+    assert found["algorithm.relaxation"] == ["1.8", "1.5"]
     assert "training.seed" not in found
     assert compared_settings([runs[0], runs[0]]) == {}
-    assert list(runs_by_title([runs[0], runs[0]]))[1].endswith("exact (2)")
+    assert list(runs_by_title([runs[0], runs[0]]))[1].endswith("split (2)")
     metrics = run_metrics(runs[0])
     assert metrics["rounds"] == "20"
     assert float(metrics["relative gap"]) == pytest.approx(runs[0].outcome.relative_gap, rel=0.01)
@@ -133,7 +133,7 @@ def test_long_histories_and_many_agents_stay_readable(runs: list[SavedRun]):
 
 
 def test_an_unfinished_training_has_a_report(folder: Path, tmp_path: Path):
-    shutil.copytree(folder / "exact", tmp_path / "part")
+    shutil.copytree(folder / "split", tmp_path / "part")
     for name in ("outcome.json", "models.npz", "result.npz", "log.txt"):
         (tmp_path / "part" / name).unlink()
     write_training_report([open_run(tmp_path / "part")], tmp_path / "page.html")
@@ -172,20 +172,20 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_commands(folder: Path, tmp_path: Path):
-    done = command(folder, "report", "exact")
-    assert done.stdout == "Open exact/report.html\n"
-    assert (folder / "exact" / "report.html").stat().st_size > 1_000_000  # with Plotly
-    done = command(folder, "compare", "exact", ODD, "--out", str(tmp_path / "c.html"))
+    done = command(folder, "report", "split")
+    assert done.stdout == "Open split/report.html\n"
+    assert (folder / "split" / "report.html").stat().st_size > 1_000_000  # with Plotly
+    done = command(folder, "compare", "split", ODD, "--out", str(tmp_path / "c.html"))
     assert done.returncode == 0, done.stderr
-    assert "algorithm.exact" in done.stdout
+    assert "algorithm.relaxation" in done.stdout
     assert "relative gap" in done.stdout
     assert ODD in done.stdout
 
 
 WRONG = {
     "nothing there": (["report", "nowhere"], "must be the run directory of a training, but has no"),
-    "only one": (["compare", "exact"], "give at least two run directories, got exact"),
-    "one is none": (["compare", "exact", "data"], "data must be the run directory of a training"),
+    "only one": (["compare", "split"], "give at least two run directories, got split"),
+    "one is none": (["compare", "split", "data"], "data must be the run directory of a training"),
 }
 
 
@@ -219,7 +219,7 @@ def test_errors_are_one_sentence(name: str, folder: Path):
     ],
 )
 def test_damaged_folders_are_refused(file, content, expected, folder: Path, tmp_path: Path):
-    shutil.copytree(folder / "exact", tmp_path / "run")
+    shutil.copytree(folder / "split", tmp_path / "run")
     (tmp_path / "run" / file).write_text(content)
     with pytest.raises(ValueError, match=expected):
         open_run(tmp_path / "run")

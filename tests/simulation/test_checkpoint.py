@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from pcfed import FedAvg, Gap, PCFedAvg, Result, read_journal
+from pcfed import FedAvg, Gap, PCFedAvg, PCFedSplit, Result, read_journal
 from pcfed.sets import L1Ball
 from pcfed.storage.archive import load_arrays, save_arrays
 from pcfed.storage.atomic import FileError
@@ -70,8 +70,8 @@ def test_more_rounds_may_follow(tmp_path):
 
 
 def test_a_rule_that_stops_goes_on_from_what_it_remembers(tmp_path):
-    problem = regressions([L1Ball(0.5), L1Ball(1.0), L1Ball(2.0)])
-    method = PCFedAvg("auto", "auto", exact=True)
+    problem = regressions([L1Ball(4.0), L1Ball(6.0), L1Ball(9.0)])
+    method = PCFedSplit()
     options = {"rounds": 400, "local_steps": 3, "every": 2}
     whole = run(problem, method, stop=Gap(1e-3), **options)
     assert whole.status == "stopped"

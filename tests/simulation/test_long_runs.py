@@ -38,7 +38,7 @@ def away(index):
     return [index * index % 7 % 3]
 
 
-@pytest.mark.parametrize("name", ["exact PCFedAvg", "FedAvg"])
+@pytest.mark.parametrize("name", ["PCFedSplit", "FedAvg"])
 def test_memory_does_not_grow_with_the_rounds(name, tmp_path):
     options = {"local_steps": [1, 2, 2], "participation": away, "batch": 0.5, "eval_every": 20}
     growth = []

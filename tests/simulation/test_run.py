@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, RefusalPolicy, Scaffold, run
+from pcfed import (
+    Agent,
+    FedAvg,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    Power,
+    Problem,
+    RefusalPolicy,
+    Scaffold,
+    run,
+)
 from pcfed.algorithms import RunInfo
 from pcfed.losses import LeastSquares
 from pcfed.reference import reference
@@ -142,22 +153,19 @@ def test_bytes_are_those_of_the_vectors_that_are_sent(algorithm, up, down):
     assert result.history[-1].bytes_down == 5 * 3 * down * problem.n * 8
 
 
-def test_exact_sends_the_same_two_vectors_up():
+def test_pcfedsplit_sends_two_vectors_and_a_few_scalars():
     problem = classifiers(4)
-    plain, exact = (
-        run(problem, PCFedAvg(0.02, 3.0, exact=flag), rounds=5, participation=3).history[-1]
-        for flag in (False, True)
-    )
-    assert exact.bytes_up == plain.bytes_up
-    assert exact.bytes_down == 5 * 3 * (4 * problem.n + 1) * 8
+    last = run(problem, PCFedSplit(), rounds=5, participation=3).history[-1]
+    assert last.bytes_up == 5 * 3 * (2 * problem.n + len(PCFedSplit.statistics)) * 8
+    assert last.bytes_down == 5 * 3 * (4 * problem.n + 5) * 8
 
 
-def test_exact_starts_anew_from_the_models_of_the_plain_method():
+def test_another_algorithm_starts_from_the_models_of_a_result():
     problem = classifiers()
-    plain = run(problem, PCFedAvg(0.1, 3.0), rounds=4, local_steps=3)
-    exact = run(problem, PCFedAvg(0.02, 3.0, exact=True), rounds=1, x0=plain)
-    assert exact.state.round == 1
-    np.testing.assert_allclose(exact.start.objective, plain.history[-1].objective, rtol=1e-12)
+    result = run(problem, PCFedSplit(), rounds=4, local_steps=3)
+    other = run(problem, PCFedAvg(0.02, 3.0), rounds=1, x0=result)
+    assert other.state.round == 1
+    np.testing.assert_allclose(other.start.objective, result.history[-1].objective, rtol=1e-12)
 
 
 def test_models_stay_identical_until_a_constraint_binds():

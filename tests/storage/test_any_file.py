@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pcfed import Gap, PCFedAvg, Result, read_journal
+from pcfed import Gap, PCFedSplit, Result, read_journal
 from pcfed.sets import L1Ball
 from pcfed.storage.archive import load_arrays, read_members, save_arrays
 from tests.federations import regressions
@@ -25,8 +25,8 @@ from tests.simulation.checkpointed import run
 from tests.simulation.test_checkpoint import Killed, dying_at
 
 FEW = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
-PROBLEM = regressions([L1Ball(0.5), L1Ball(1.0)], n=3, samples=4)
-METHOD = PCFedAvg(step=0.02, penalty=3.0, exact=True)
+PROBLEM = regressions([L1Ball(2.0), L1Ball(3.0)], n=3, samples=4)
+METHOD = PCFedSplit()
 
 
 def going_on(folder, **options):
@@ -228,11 +228,11 @@ def test_other_records_in_a_journal(data):
 
 
 def not_finite(about, arrays):
-    arrays["server/C"][0] = np.nan
+    arrays["server/z"][0] = np.nan
 
 
 def not_finite_in_private(about, arrays):
-    arrays["private/lambda"][1, 2] = np.inf
+    arrays["private/U"][1, 2] = np.inf
 
 
 def of_another_method(about, arrays):
@@ -246,20 +246,20 @@ def of_another_size(about, arrays):
 
 
 def shorter(about, arrays):
-    arrays["private/cu"] = arrays["private/cu"][:1]
+    arrays["private/U"] = arrays["private/U"][:1]
 
 
 def rounder(about, arrays):
-    arrays["server/w_mean"] = arrays["server/w_mean"].astype(np.float32)
+    arrays["server/y_mean"] = arrays["server/y_mean"].astype(np.float32)
 
 
 WHY = {
     not_finite: "its state is not finite",
     not_finite_in_private: "its state is not finite",
-    of_another_method: "its state is not one of PCFedAvg, exact for this problem",
-    of_another_size: "its state is not one of PCFedAvg, exact for this problem",
-    shorter: r"its array 'private/cu' is <f8 of shape \(1, 3\), not <f8 of shape \(2, 3\)",
-    rounder: r"its array 'server/w_mean' is <f4 of shape \(3,\), not <f8 of shape \(3,\)",
+    of_another_method: "its state is not one of PCFedSplit for this problem",
+    of_another_size: "its state is not one of PCFedSplit for this problem",
+    shorter: r"its array 'private/U' is <f8 of shape \(1, 3\), not <f8 of shape \(2, 3\)",
+    rounder: r"its array 'server/y_mean' is <f4 of shape \(3,\), not <f8 of shape \(3,\)",
 }
 
 
@@ -273,7 +273,10 @@ def test_a_checkpoint_that_cannot_be_says_why(change):
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [(not_finite, "must have a finite state"), (of_another_size, "must have a state of PCFedAvg")],
+    [
+        (not_finite, "must have a finite state"),
+        (of_another_size, "must have a state of PCFedSplit"),
+    ],
 )
 def test_a_result_that_nothing_can_go_on_from_can_still_be_looked_at(change, why):
     with folder_with("result.npz", resigned("result.npz", change)) as folder:

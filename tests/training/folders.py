@@ -64,10 +64,9 @@ held_out = 0.2
 dtype = "float64"
 
 [algorithm]
-name = "PCFedAvg"
-exact = true
-step = "auto"
-penalty = "auto"
+name = "PCFedSplit"
+prox = "auto"
+relaxation = 1.8
 
 [training]
 rounds = 200

@@ -124,7 +124,19 @@ def test_any_bytes_as_a_configuration(content):
 
 NUMBERS = [True, -1, 0, 1, 3, 2**70, 0.0, -0.0, 0.5, 1e300, float("nan"), float("inf")]
 WORDS = ["", "auto", "theory", "\0", "\ud800", "x" * 999, "float32", "logistic", "least-squares"]
-WORDS += ["FedAvg", "Local", "north.csv", "all.csv", "..", "load", "area", "rooms", "home"]
+WORDS += [
+    "FedAvg",
+    "FedProx",
+    "PCFedAvg",
+    "Local",
+    "north.csv",
+    "all.csv",
+    "..",
+    "load",
+    "area",
+    "rooms",
+    "home",
+]
 WORDS += ["l1(3)", "l1(", "box(0, 1)", "psd(2)", "simplex"]
 
 VALUES = st.recursive(
@@ -157,7 +169,7 @@ VALID = {
         "held_out": 0.4,
         "dtype": "float64",
     },
-    "algorithm": {"name": "PCFedAvg", "exact": True, "step": "auto", "penalty": "auto"},
+    "algorithm": {"name": "PCFedSplit", "prox": "auto", "relaxation": 1.8},
     "training": {"rounds": 5, "gap": 0.1, "batch": 1.0, "seed": 0, "norm_limit": 10.0},
     "defaults": {"constraint": "whole_space", "coupling": 0.1},
     "agents": {"north": {"constraint": {"l1": 5}, "coupling": 0.1, "target": "load"}},
@@ -166,6 +178,7 @@ PLACES = [
     *((section,) for section in VALID),
     *((section, key) for section, table in VALID.items() for key in table),
     *(("agents", "north", key) for key in ("constraint", "coupling", "target", "file")),
+    *(("algorithm", key) for key in ("step", "penalty", "exact", "server_step")),
     *(("training", key) for key in ("participation", "local_steps", "eval_every", "other")),
 ]
 

@@ -93,27 +93,47 @@ CONFIGS = {
         more('[algorithm]\nname = "FedAgv"'),
         r"algorithm.name must be one of .* got 'FedAgv'; did you mean 'FedAvg'\?",
     ),
-    "exact for FedAvg": (
+    "exact of FedAvg": (
         more('[algorithm]\nname = "FedAvg"\nexact = true'),
         "algorithm has no key 'exact'; valid keys are name, step, penalty",
     ),
     "step": (
-        more("[algorithm]\nstep = 0"),
+        more('[algorithm]\nname = "PCFedAvg"\nstep = 0'),
         'algorithm.step must be a number > 0 or "auto" or "theory", got 0',
     ),
-    "step word": (more('[algorithm]\nstep = "atuo"'), r"algorithm.step must be .*mean 'auto'\?"),
+    "step word": (
+        more('[algorithm]\nname = "FedAvg"\nstep = "atuo"'),
+        r"algorithm.step must be .*mean 'auto'\?",
+    ),
     "step theory": (
         more('[algorithm]\nname = "Local"\nstep = "theory"'),
         "algorithm.step must be a number > 0 or \"auto\", got 'theory'",
     ),
-    "step theory only": (
-        more('[algorithm]\nstep = "theory"'),
-        'algorithm: PCFedAvg: penalty must be a number or "theory"',
+    "step of PCFedSplit": (
+        more("[algorithm]\nstep = 0.1"),
+        "algorithm has no key 'step' if name is 'PCFedSplit', the default; remove it, or choose",
     ),
-    "penalty exact": (more("[algorithm]\npenalty = 0"), "algorithm: PCFedAvg: penalty must be > 0"),
+    "exact": (
+        more("[algorithm]\nexact = true"),
+        "algorithm has no key 'exact' any more; give name = \"PCFedSplit\", which replaces it, and",
+    ),
+    "prox zero": (more("[algorithm]\nprox = 0"), 'algorithm.prox must be a number > 0 or "auto"'),
+    "prox word": (more('[algorithm]\nprox = "aut"'), r"got 'aut'; did you mean 'auto'\? Give one"),
+    "relaxation": (
+        more("[algorithm]\nrelaxation = 3"),
+        r"algorithm.relaxation must be a number in \(0, 2\), got 3; give one such as 1.8",
+    ),
+    "relaxation nan": (
+        more("[algorithm]\nrelaxation = nan"),
+        r"must be a number in \(0, 2\), got n",
+    ),
+    "prox of FedProx": (
+        more('[algorithm]\nname = "FedProx"\nprox = "auto"'),
+        "algorithm.prox must be a number ≥ 0, got 'auto'; give one such as 0.1",
+    ),
     "prox": (
         more('[algorithm]\nname = "FedProx"'),
-        "algorithm.prox is missing; give a number such as 0.1",
+        "algorithm.prox is missing; give a number ≥ 0 such as 0.1",
     ),
     "rounds": (more("[training]\nrounds = 0"), "training.rounds must be an integer ≥ 1, got 0"),
     "rounds float": (more("[training]\nrounds = 1.5"), "training.rounds must be an integer"),
@@ -231,7 +251,7 @@ DATA = {
     ),
     "zeros": (
         {
-            "config": OWN_CONFIG,
+            "config": f'{OWN_CONFIG}[algorithm]\nname = "FedAvg"\n',
             "north": "a,load\n0,1\n0,2\n",
             "south": "a,load\n0,1\n0,2\n",
         },

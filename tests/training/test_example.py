@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from pcfed.config.train_file import AgentTable
-from pcfed.training import Data, Model, TrainedModels, Training, prepare
+from pcfed.training import Data, Model, Outcome, TrainedModels, Training, prepare
 from pcfed.training.example import write_example
 from tests.training.test_train import command
+
+ALGORITHMS = ("FedAvg", "FedProx", "Local", "PCFedAvg", "PCFedSplit", "Scaffold")
 
 
 def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
@@ -20,13 +22,14 @@ def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
     result = job.run()
     assert result.status == "finished"
     assert not job.setup.warnings
-    assert result.history[-1].infeasibility.max() < 1e-3
+    assert result.history[-1].infeasibility.max() < 1e-12
+    assert Outcome.load(job.directory.outcome).relative_gap < 1e-6
     given = TrainedModels.load(job.directory.models)
     harbour, hillside, market, riverside, university = given.models
-    assert np.abs(harbour).sum() == pytest.approx(1, rel=1e-3)
-    assert np.abs(hillside).max() == pytest.approx(0.4, rel=1e-3)
-    assert market.min() == pytest.approx(0, abs=1e-3)
-    assert riverside[0] == pytest.approx(riverside[2], rel=1e-3)  # age would weigh more
+    assert np.abs(harbour).sum() == pytest.approx(1)
+    assert np.abs(hillside).max() == pytest.approx(0.4)
+    assert market.min() == 0
+    assert riverside[0] == pytest.approx(riverside[2])  # age would weigh more
     assert np.abs(university).sum() > 2
     accuracy = result.history[-1].test_accuracy
     assert accuracy[4] > 0.75
@@ -40,11 +43,58 @@ def test_every_key_is_explained(tmp_path):
     explained = set(re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE))
     known = {key for kind in (Model, Data, Training, AgentTable) for key in kind.model_fields}
     assert {"kind", "target", "rounds", "seed", "constraint", "coupling"} <= explained
-    assert explained <= known | {"name", "exact", "step", "penalty"}
+    assert explained <= known | {"name", "prox", "step", "penalty"}
     described = json.loads(schema.read_text())["properties"]
     assert all(
         described["training"]["properties"][key]["description"] for key in Training.model_fields
     )
+
+
+def named_algorithms(text):
+    """Return the names in the line of the algorithm's name: its own, and those of its comment."""
+    (line,) = re.findall(r"^name = .*$", text, re.MULTILINE)
+    return re.findall(r'"(\w+)"', line)
+
+
+def test_the_comment_names_all_algorithms(tmp_path):
+    names = named_algorithms(write_example(tmp_path)[0].read_text())
+    assert names[0] == "PCFedSplit"
+    assert sorted(names) == sorted(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_comments_on_the_algorithm_may_be_followed(name, tmp_path):
+    config = write_example(tmp_path)[0]
+    text = config.read_text().replace('name = "PCFedSplit"', f'name = "{name}"')
+    text = text.replace("rounds = 30", "rounds = 2")
+    if f'"{name}" (needs prox)' in text:
+        text = text.replace("\n# prox = ", "\nprox = ")
+    config.write_text(text)
+    job = prepare(config, tmp_path / "run")
+    assert type(job.setup.algorithm).__name__ == name
+    result = job.run()
+    assert (result.status, result.state.round) == ("finished", 2)
+    assert np.any(result.models)
+    scores = [agent.score for agent in Outcome.load(job.directory.outcome).agents]
+    assert min(scores) > 0.3
+
+
+@pytest.mark.parametrize("key", ["prox", "step", "penalty"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_other_keys_of_the_algorithm_are_as_their_comments_say(name, key, tmp_path):
+    config = write_example(tmp_path)[0]
+    text = config.read_text().replace('name = "PCFedSplit"', f'name = "{name}"')
+    if name == "FedProx":
+        text = text.replace("\n# prox = ", "\nprox = ")
+    (comment,) = re.findall(rf"^(?:# )?{key} = \S+ +# (.*)$", text, re.MULTILINE)
+    config.write_text(text.replace(f"\n# {key} = ", f"\n{key} = "))
+    excluded = re.findall(r"not with (\w+)", comment)
+    included = re.findall(r"(\w+):", comment)
+    if name in excluded or (included and name not in included):
+        with pytest.raises(ValueError, match=f"algorithm has no key '{key}' if name is '{name}'"):
+            prepare(config, tmp_path / "run")
+    else:
+        prepare(config, tmp_path / "run")
 
 
 def test_nothing_is_overwritten(tmp_path):

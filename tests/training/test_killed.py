@@ -49,8 +49,8 @@ file = "west.csv"
 """
 
 ALGORITHMS = {
-    "exact": "exact = true",
-    "plain": "exact = false\nstep = 0.1\npenalty = 1.0",
+    "PCFedSplit": 'name = "PCFedSplit"',
+    "PCFedAvg": 'name = "PCFedAvg"\nstep = 0.1\npenalty = 1.0',
     "FedAvg": 'name = "FedAvg"\nstep = 0.1\npenalty = 1.0',
     "FedProx": 'name = "FedProx"\nstep = 0.1\nprox = 0.1',
     "Scaffold": 'name = "Scaffold"\nstep = 0.1',

@@ -1,4 +1,7 @@
-"""PyTorch modules of a user: with consent only, a set per layer, steps that are found by trying."""
+"""PyTorch modules of a user: with consent only, a set per layer, steps that are found by trying.
+
+PCFedSplit, the default, needs no step. The other algorithms and the agents that train alone do.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import torch
 
 from pcfed import read_journal
 from pcfed.training import Outcome, TrainedModels, load_config, prepare, read_config
-from pcfed.training.step_search import MAX_HALVINGS, StepHalvings
+from pcfed.training.step_search import MAX_HALVINGS, StepHalvings, local_algorithm
 from pcfed.training.trackers import open_trackers
 from tests.simulation.test_run import same
 
@@ -135,10 +138,86 @@ def test_numbers_and_any_kind_of_output(tmp_path):
     assert outcome.agents[0].score < 1e-4
 
 
-def explosive(folder):
+def explosive(folder, algorithm="PCFedAvg"):
     """A module whose outputs are so large that the first steps diverge."""
     net = NET.replace("return self.second(", "return 30 * self.second(")
-    return folder_of(folder, CONFIG.replace("rounds = 60", "rounds = 25"), net)
+    config = CONFIG.replace("rounds = 60", "rounds = 25")
+    return folder_of(folder, f'{config}\n[algorithm]\nname = "{algorithm}"\n', net)
+
+
+def test_pcfedsplit_needs_no_search_and_agents_alone_find_their_steps(tmp_path):
+    messages = []
+    job = prepare(explosive(tmp_path, "PCFedSplit"), tmp_path / "run", allow_import=True)
+    result = job.run(notify=messages.append)
+    assert result.status == "finished"
+    assert messages == []
+    assert result.history[-1].loss < 0.5 * result.start.loss
+    assert np.all(job.setup.problem.infeasibility(result.models) < 1e-12)
+    assert not (tmp_path / "run" / "steps.json").exists()
+    outcome = Outcome.load(job.directory.outcome)
+    assert outcome.notes == ()
+    assert outcome.agents[1].local_score > 0.7
+    halvings = job.directory.local_halvings.load()
+    assert halvings > 0
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("; they restart with half the step") == halvings
+
+
+def test_a_comparison_that_was_interrupted_while_it_tries_steps_resumes(tmp_path):
+    path, stops = explosive(tmp_path, "PCFedSplit"), 0
+
+    def stop(seen):
+        if seen.record.round == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    whole = prepare(path, tmp_path / "whole", allow_import=True)
+    whole.run()
+    while True:
+        job = prepare(path, tmp_path / "run", allow_import=True)
+        if job.run(local_callbacks=[stop]).status != "interrupted":
+            break
+        stops += 1
+    assert stops > 0
+    assert Outcome.load(job.directory.outcome) == Outcome.load(whole.directory.outcome)
+    files = (tmp_path / name / "local_steps.json" for name in ("run", "whole"))
+    assert len({file.read_bytes() for file in files}) == 1
+
+
+def test_agents_alone_whose_steps_all_diverge_are_a_note(tmp_path, monkeypatch):
+    monkeypatch.setattr("pcfed.training.step_search.MAX_HALVINGS", 1)
+    job = prepare(explosive(tmp_path, "PCFedSplit"), tmp_path / "run", allow_import=True)
+    assert job.run().status == "finished"
+    outcome = Outcome.load(job.directory.outcome)
+    expected = "The loss diverges with a step that was halved 1 times."
+    assert outcome.notes == (f"No scores of agents alone: {expected}",)
+    assert [agent.local_score for agent in outcome.agents] == [None, None]
+    assert None not in [agent.score for agent in outcome.agents]
+
+
+def test_a_training_whose_steps_all_diverge_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("pcfed.training.step_search.MAX_HALVINGS", 1)
+    result = prepare(explosive(tmp_path), tmp_path / "run", allow_import=True).run()
+    assert result.status == "diverged"
+    expected = "halved 1 times. Give algorithm.step as a number."
+    assert result.message.endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("table", "step"),
+    [
+        ("", 0.6),
+        ('name = "FedAvg"', 0.6),
+        ('name = "FedAvg"\nstep = 0.2', 0.2),
+        ('name = "PCFedAvg"\nstep = 0.2', 0.1),  # the average of two agents moves half as far
+    ],
+)
+def test_the_first_step_of_agents_alone(table, step, tmp_path):
+    path = folder_of(tmp_path, f"{CONFIG}\n[algorithm]\n{table}\n")
+    setup = prepare(path, tmp_path / "run", allow_import=True).setup
+    first = local_algorithm(setup.problem, setup.algorithm, 0)
+    assert first.step == pytest.approx(step)
+    assert first.step * first.penalty == pytest.approx(0.3)
+    assert local_algorithm(setup.problem, setup.algorithm, 3).step == first.step / 8
 
 
 def test_steps_that_diverge_are_halved_with_a_message(tmp_path):
@@ -151,7 +230,7 @@ def test_steps_that_diverge_are_halved_with_a_message(tmp_path):
     assert all("the training restarts with half the step, " in each for each in messages)
     assert job.directory.halvings.load() == len(messages)
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert log.count("half the step") == len(messages)
+    assert log.count("the training restarts with half the step") == len(messages)
     history = read_journal(job.directory.history)
     assert [record.round for record in history] == [*range(1, 26)]
     lines = (tmp_path / "history.csv").read_text().splitlines()

@@ -118,7 +118,7 @@ def test_mlflow_has_every_round_once(tmp_path, monkeypatch):
     check_rounds_of_resumed_training(tmp_path, rounds, mlflow=True)
     run = the_run()[1]
     assert run.info.status == "FINISHED"
-    assert run.data.params["algorithm.name"] == "PCFedAvg"
+    assert run.data.params["algorithm.name"] == "PCFedSplit"
     last = read_journal(tmp_path / "run" / "history.jsonl")[-1]
     assert run.data.metrics["infeasibility/north"] == last.infeasibility[0]
 

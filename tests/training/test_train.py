@@ -59,6 +59,16 @@ def test_the_command_trains_and_prints_a_summary(tmp_path):
     same(result, prepare(tmp_path / "train.toml", tmp_path / "again").run())
 
 
+def test_features_that_are_all_zero_change_no_model(tmp_path):
+    config = CONFIG.replace("constraint = {l1 = 5}", "constraint = {l1 = 5}\ncoupling = 0")
+    zeros = dict.fromkeys(("north", "south"), "area,rooms,load\n0,0,1\n0,0,2\n0,0,4\n")
+    trainer = prepare(folder_with(tmp_path, config=config, **zeros), tmp_path / "run")
+    result = trainer.run()
+    assert result.status == "finished"
+    assert np.all(result.models == 0)
+    assert trainer.directory.outcome.exists()
+
+
 def test_more_rounds_resume_from_the_checkpoint(tmp_path):
     path = folder_with(tmp_path, config=CONFIG)
     prepare(path, tmp_path / "run").run()

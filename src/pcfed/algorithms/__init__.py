@@ -1,22 +1,35 @@
 """Federated algorithms: one file each, all with the hooks of `pcfed.algorithms.base`."""
 
-from pcfed.algorithms.base import Algorithm, RoundInfo, RunInfo, Sums, Update, Vectors
+from pcfed.algorithms.base import (
+    STATISTICS,
+    Algorithm,
+    PenaltyAlgorithm,
+    RoundInfo,
+    RunInfo,
+    Sums,
+    Update,
+    Vectors,
+)
 from pcfed.algorithms.fedavg import FedAvg
 from pcfed.algorithms.fedprox import FedProx
 from pcfed.algorithms.local import Local
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.pcfedavg import PCFedAvg
+from pcfed.algorithms.pcfedsplit import PCFedSplit
 from pcfed.algorithms.registry import algorithm_names, find_algorithm, register
 from pcfed.algorithms.scaffold import Scaffold
 from pcfed.algorithms.schedules import Power, Schedule
 
 __all__ = [
+    "STATISTICS",
     "Algorithm",
     "FedAvg",
     "FedProx",
     "Local",
     "LocalContext",
     "PCFedAvg",
+    "PCFedSplit",
+    "PenaltyAlgorithm",
     "Power",
     "RoundInfo",
     "RunInfo",

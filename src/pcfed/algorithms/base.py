@@ -48,17 +48,17 @@ class RoundInfo:
         Number of rounds before this one.
     m : int
         Number of agents in the roster, present or absent.
-    step, penalty : float
-        The step γ and the penalty ρ of this round.
     max_local_steps : int
         The largest number of local steps that an agent takes in it.
+    step, penalty : float
+        The step γ and the penalty ρ of this round; 0 for algorithms that have none.
     """
 
     index: int
     m: int
-    step: float
-    penalty: float
     max_local_steps: int
+    step: float = 0.0
+    penalty: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class Update:
     Attributes
     ----------
     sent : Vectors
-        The vectors for the server, where they are only ever summed.
+        The vectors for the server, where they are only ever summed: those of ``Algorithm.sends``,
+        and ``STATISTICS`` if the algorithm has any.
     pending : Vectors
         What the agent needs to commit its update once it is accepted; never sent.
     """
@@ -109,46 +110,32 @@ class Sums:
         The sums of the vectors that were sent.
     num_aggregated : int
         Number of agents whose updates are in the sums.
-    steps : int
-        Number of local steps of these agents, all together.
     """
 
     vectors: Vectors
     num_aggregated: int
-    steps: int
 
 
-STEP_FACTOR = 0.6
-"""Automatic steps, times the typical curvature. From 2 on, steps diverge, and with many local steps
-the agents drift apart long before."""
+STATISTICS = "statistics"
+"""The name of the vector of scalars that an agent sends beside its update."""
 
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    r"""A federated algorithm.
-
-    Parameters
-    ----------
-    step : float, callable or "auto"
-        The local step $\gamma > 0$, a number or a function of the round's index; ``"auto"`` is
-        0.6 over the typical curvature of the local losses.
-    penalty : float, callable or "auto"
-        The penalty $\rho \ge 0$ on the distance from the agent's set; ``"auto"`` is $\sqrt R$.
-    """
-
-    step: Schedule
-    penalty: Schedule
-
-    keywords: ClassVar[tuple[str, ...]] = ("auto",)
-    """Values of ``step`` and ``penalty`` that are not numbers."""
+    """A federated algorithm; its parameters are the fields of its dataclass."""
 
     sends: ClassVar[tuple[str, ...]] = ("delta",)
-    """The names of the vectors that agents send."""
+    """The names of the vectors of n numbers that agents send."""
 
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        check_schedule(f"{name}: step", self.step, zero=False, keywords=self.keywords)
-        check_schedule(f"{name}: penalty", self.penalty, zero=True, keywords=self.keywords)
+    statistics: ClassVar[tuple[str, ...]] = ()
+    """The names of scalars that agents send in one vector, ``STATISTICS``; only summed, too."""
+
+    feasible: ClassVar[bool] = False
+    """Whether agents' own models are in their sets in every round: private states then start from
+    projected models."""
+
+    advice: ClassVar[str] = "look for very large numbers in the data"
+    """What to try if a run diverges."""
 
     @property
     def state_kind(self) -> str:
@@ -165,19 +152,11 @@ class Algorithm(ABC):
         run_info : RunInfo
             The run that follows.
         """
-        penalty = math.sqrt(run_info.rounds) if self.penalty == "auto" else self.penalty
-        if self.step != "auto":
-            return replace(self, penalty=penalty)
-        largest = largest_value(f"{type(self).__name__}: penalty", penalty, run_info.rounds)
-        step = STEP_FACTOR / (typical_smoothness(problem, run_info) + largest)
-        return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
+        return self
 
     def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
-        """Return the public round_info of the round with this index."""
-        name = type(self).__name__
-        step = value_at(f"{name}: step", self.step, index, zero=False)
-        penalty = value_at(f"{name}: penalty", self.penalty, index, zero=True)
-        return RoundInfo(index, m, step, penalty, max_local_steps)
+        """Return the public information on the round with this index."""
+        return RoundInfo(index, m, max_local_steps)
 
     @abstractmethod
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
@@ -204,7 +183,7 @@ class Algorithm(ABC):
         private : Vectors
             The agents' private state, one row each.
         round_info : RoundInfo
-            The public round_info of the round.
+            The public information on the round.
         """
 
     @abstractmethod
@@ -213,12 +192,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def commit(
-        self,
-        private: Vectors,
-        pending: Vectors,
-        received: Vectors,
-        round_info: RoundInfo,
-        steps: int,
+        self, private: Vectors, pending: Vectors, received: Vectors, round_info: RoundInfo
     ) -> Vectors:
         """Return the agents' new private state, once their updates are accepted.
 
@@ -230,9 +204,7 @@ class Algorithm(ABC):
         received : Vectors
             What the server broadcast in the round.
         round_info : RoundInfo
-            The public round_info of the round.
-        steps : int
-            Number of local steps in the server's sums, of all agents together.
+            The public information on the round.
         """
 
     def audited(self, server: Vectors, private: Vectors) -> Vectors:
@@ -253,7 +225,59 @@ class Algorithm(ABC):
 
     @abstractmethod
     def average(self, server: Vectors) -> Array | None:
-        """Return the population average, or None where the server cannot know it."""
+        """Return the population average, or None where the server does not know it."""
+
+    def shared_model(self, server: Vectors) -> Array | None:
+        """Return the model that the server would give to a new agent; None if it has none."""
+        return self.average(server)
+
+
+STEP_FACTOR = 0.6
+"""Automatic steps, times the typical curvature. From 2 on, steps diverge, and with many local steps
+the agents drift apart long before."""
+
+
+@dataclass(frozen=True)
+class PenaltyAlgorithm(Algorithm):
+    r"""An algorithm of local gradient steps on losses with a penalty for leaving the agent's set.
+
+    Parameters
+    ----------
+    step : float, callable or "auto"
+        The local step $\gamma > 0$, a number or a function of the round's index; ``"auto"`` is
+        0.6 over the typical curvature of the local losses.
+    penalty : float, callable or "auto"
+        The penalty $\rho \ge 0$ on the distance from the agent's set; ``"auto"`` is $\sqrt R$.
+    """
+
+    step: Schedule
+    penalty: Schedule
+
+    keywords: ClassVar[tuple[str, ...]] = ("auto",)
+    """Values of ``step`` and ``penalty`` that are not numbers."""
+
+    advice: ClassVar[str] = "try a smaller step or a smaller penalty"
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        check_schedule(f"{name}: step", self.step, zero=False, keywords=self.keywords)
+        check_schedule(f"{name}: penalty", self.penalty, zero=True, keywords=self.keywords)
+
+    def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
+        """Return the algorithm with numbers for ``"auto"``."""
+        penalty = math.sqrt(run_info.rounds) if self.penalty == "auto" else self.penalty
+        if self.step != "auto":
+            return replace(self, penalty=penalty)
+        largest = largest_value(f"{type(self).__name__}: penalty", penalty, run_info.rounds)
+        step = STEP_FACTOR / (typical_smoothness(problem, run_info) + largest)
+        return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
+
+    def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
+        """Return the public information on a round, with its step and penalty."""
+        name = type(self).__name__
+        step = value_at(f"{name}: step", self.step, index, zero=False)
+        penalty = value_at(f"{name}: penalty", self.penalty, index, zero=True)
+        return RoundInfo(index, m, max_local_steps, step, penalty)
 
 
 def typical_smoothness(problem: Problem, run_info: RunInfo) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.base import PenaltyAlgorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.local_descent import descend
 from pcfed.algorithms.registry import register
@@ -19,7 +19,7 @@ from pcfed.arrays import Array, Float64Array
 
 @register
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(PenaltyAlgorithm):
     r"""Federated averaging, with a penalty on each agent's distance from its own set.
 
     There is one model, which ``result.models`` repeats. The average is over the participants.
@@ -66,12 +66,7 @@ class FedAvg(Algorithm):
         return {"x": server["x"] + sums.vectors["delta"] / sums.num_aggregated}
 
     def commit(
-        self,
-        private: Vectors,
-        pending: Vectors,
-        received: Vectors,
-        round_info: RoundInfo,
-        steps: int,
+        self, private: Vectors, pending: Vectors, received: Vectors, round_info: RoundInfo
     ) -> Vectors:
         """Return the private state, which is empty."""
         return private

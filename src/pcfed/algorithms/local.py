@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.base import PenaltyAlgorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.local_descent import descend
 from pcfed.algorithms.registry import register
@@ -15,7 +15,7 @@ from pcfed.arrays import Array, Float64Array
 
 @register
 @dataclass(frozen=True)
-class Local(Algorithm):
+class Local(PenaltyAlgorithm):
     r"""Every agent minimises $f_i(x) + \frac\rho2 \operatorname{dist}(x, X_i)^2$ alone.
 
     Nothing is sent.
@@ -53,12 +53,7 @@ class Local(Algorithm):
         return server
 
     def commit(
-        self,
-        private: Vectors,
-        pending: Vectors,
-        received: Vectors,
-        round_info: RoundInfo,
-        steps: int,
+        self, private: Vectors, pending: Vectors, received: Vectors, round_info: RoundInfo
     ) -> Vectors:
         """Keep the new model."""
         return {"x": pending["x"]}

@@ -68,12 +68,16 @@ class LocalContext:
         self.sets = SetRows([agent.feasible_set for agent in self.agents], warm_starts)
         self._stack = stack
         self._workspace = Workspace() if workspace is None else workspace
-        self._steps_taken = 0
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the local steps: that of the data."""
         return self.agents[0].loss.dtype
+
+    @cached_property
+    def noisy(self) -> NDArray[np.bool_]:
+        """Whether each agent's gradients are computed on some of its data only."""
+        return np.array([not batches.is_full_batch for batches in self.batches])
 
     @cached_property
     def coupling(self) -> Array:
@@ -99,9 +103,8 @@ class LocalContext:
         """Return arrays to the workspace that are no longer read."""
         self._workspace.release(*arrays)
 
-    def gradient(self, x: Array, out: Array) -> Array:
-        """Write every agent's gradient on its next batch to its row of ``out``; return it."""
-        step, self._steps_taken = self._steps_taken, self._steps_taken + 1
+    def gradient(self, x: Array, step: int, out: Array) -> Array:
+        """Write every agent's gradient on its batch of a local step to its row of ``out``."""
         for part, rows in self._parts:
             if self._stack is not None and isinstance(rows, np.ndarray):
                 self._stack.gradient(self.positions[part], x[part], rows[step], out=out[part])

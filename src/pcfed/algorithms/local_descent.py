@@ -49,8 +49,8 @@ def descend(
     y[...] = x
     gamma, rho, mu = (y.dtype.type(each) for each in (round_info.step, round_info.penalty, prox))
     g, p = context.empty(), context.empty()
-    for _ in range(context.steps):
-        context.gradient(y, out=g)
+    for k in range(context.steps):
+        context.gradient(y, k, out=g)
         if rho:
             g += rho * (y - context.project(y, out=p))
         if mu:

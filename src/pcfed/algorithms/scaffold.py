@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pcfed.algorithms.base import Algorithm, RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.base import PenaltyAlgorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.local_descent import descend
 from pcfed.algorithms.registry import register
@@ -18,7 +18,7 @@ from pcfed.validation import positive
 
 @register
 @dataclass(frozen=True)
-class Scaffold(Algorithm):
+class Scaffold(PenaltyAlgorithm):
     r"""Stochastic controlled averaging on the penalised objective.
 
     An agent corrects its gradients by $c - c_i$, and after the round sets
@@ -79,12 +79,7 @@ class Scaffold(Algorithm):
         }
 
     def commit(
-        self,
-        private: Vectors,
-        pending: Vectors,
-        received: Vectors,
-        round_info: RoundInfo,
-        steps: int,
+        self, private: Vectors, pending: Vectors, received: Vectors, round_info: RoundInfo
     ) -> Vectors:
         """Move the agent's own control variate."""
         return {"c": private["c"] + pending["delta_c"]}

@@ -25,8 +25,8 @@ def add_rows(total: Float64Array, rows: Array) -> None:
         total += row
 
 
-def add_quotient(rows: Array, update: Array, m: int) -> None:
-    """Add ``update / m`` to rows in place, in float64.
+def add_quotient(rows: Array, update: Array, divisor: float) -> None:
+    """Add ``update / divisor`` to rows in place, in float64.
 
     Parameters
     ----------
@@ -34,10 +34,10 @@ def add_quotient(rows: Array, update: Array, m: int) -> None:
         In float64, in C order.
     update : array of shape (agents, n)
         float32 or float64, in C order.
-    m : int
-        Size of the roster.
+    divisor : float
+        The size of the roster, for example.
     """
     if (compiled := kernels.load("sums")) is not None:
-        compiled.add_quotient(update.dtype)(rows, update, float(m))
+        compiled.add_quotient(update.dtype)(rows, update, float(divisor))
         return
-    rows += np.divide(update, m, dtype=np.float64)
+    rows += np.divide(update, divisor, dtype=np.float64)

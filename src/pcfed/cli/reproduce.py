@@ -16,12 +16,12 @@ from rich.table import Table
 from pcfed import data
 from pcfed.cli.app import DataDir, app, console, errors
 from pcfed.experiments.claims import Claim, claims
-from pcfed.experiments.exact import CASES, ENTRIES, EXACT, GapHistory, run_exact
-from pcfed.experiments.exact import QUICK as QUICK_CASES
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.jobs import Job, distinct, jobs, results, run_jobs
 from pcfed.experiments.presets import NAMES, PARTITIONS, Preset, load_preset
-from pcfed.experiments.rates import QUICK, RATES, ROUNDS, measure_rates
+from pcfed.experiments.rates import LENGTHS, QUICK_LENGTHS, RATES, measure_rates
+from pcfed.experiments.round_cases import CASES, QUICK_CASES
+from pcfed.experiments.rounds import ROUNDS, GapHistory, max_rounds, run_rounds, total_rounds
 from pcfed.experiments.summary import comparisons
 from pcfed.report import write_report
 
@@ -32,8 +32,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...",
-            help=f"Experiments, of {', '.join((*NAMES, RATES, EXACT))}; by default all but "
-            f"{EXACT}.",
+            help=f"Experiments, of {', '.join((*NAMES, RATES, ROUNDS))}; by default all but "
+            f"{ROUNDS}.",
         ),
     ] = None,
     quick: Annotated[
@@ -55,17 +55,17 @@ def reproduce(
     Ctrl-C stops it at any time. Rerun the command to resume; finished runs are kept.
     """
     chosen = names or [*NAMES, RATES]
-    presets = [_preset(name, quick, partition) for name in chosen if name not in (RATES, EXACT)]
-    sizes = (QUICK if quick else ROUNDS) if RATES in chosen else ()
-    cases = (QUICK_CASES if quick else CASES) if EXACT in chosen else ()
+    presets = [_preset(name, quick, partition) for name in chosen if name not in (RATES, ROUNDS)]
+    sizes = (QUICK_LENGTHS if quick else LENGTHS) if RATES in chosen else ()
+    cases = (QUICK_CASES if quick else CASES) if ROUNDS in chosen else ()
     todo = jobs(presets, seeds)
     start = time.perf_counter()
     needed = [job.setting.data for job in todo] + [case.data for case in cases if case.data]
     for name in dict.fromkeys(needed):
         data.fetch(name, data_dir=data_dir)
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
-    total += sum(case.baseline_rounds for case in cases) * len(ENTRIES)
-    rates = exact = None
+    total += total_rounds(cases)
+    rates = rounds = None
     try:
         with _ProgressBar(total) as bar:
             run_jobs(todo, out, data_dir=data_dir, on_progress=bar.job, workers=workers)
@@ -74,20 +74,21 @@ def reproduce(
                     out, rounds=sizes, seeds=seeds, on_progress=bar.rates, workers=workers
                 )
             if cases:
-                exact = run_exact(
-                    out, cases=cases, data_dir=data_dir, on_progress=bar.exact, workers=workers
+                rounds = run_rounds(
+                    out, cases=cases, data_dir=data_dir, on_progress=bar.rounds, workers=workers
                 )
     except KeyboardInterrupt:
         errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
         raise typer.Exit(130) from None
     finished = comparisons(presets, results(todo, out))
-    figures = write_figures(finished, out / "figures", rates, exact)
+    figures = write_figures(finished, out / "figures", rates, rounds)
     report = out / "report.html"
-    provenance = _provenance(seeds, len(distinct(todo)), time.perf_counter() - start)
+    runs = len(distinct(todo)) + (len(rounds.runs) if rounds else 0)
+    provenance = _provenance(seeds, runs, time.perf_counter() - start)
     write_report(
-        finished, report, data_dir=data_dir, provenance=provenance, rates=rates, exact=exact
+        finished, report, data_dir=data_dir, provenance=provenance, rates=rates, rounds=rounds
     )
-    _print_claims(claims(finished, rates, exact))
+    _print_claims(claims(finished, rates, rounds))
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
 
 
@@ -105,7 +106,7 @@ def _provenance(seeds: int, runs: int, seconds: float) -> dict[str, str]:
 
 def _preset(name: str, quick: bool, partition: str | None) -> Preset:
     """Return a preset, changed by the options."""
-    preset = load_preset(name, others=(RATES, EXACT))
+    preset = load_preset(name, others=(RATES, ROUNDS))
     if partition is not None:
         preset = preset.partitioned(partition)
     return preset.quick() if quick else preset
@@ -140,6 +141,6 @@ class _ProgressBar(Progress):
         text = f"{RATES}: {rounds:,} rounds"
         self.update(self._task, advance=rounds / RATE_WEIGHT, description=text)
 
-    def exact(self, run: GapHistory) -> None:
-        text = f"{EXACT}: {run.case.title}, {run.name}"
-        self.update(self._task, advance=run.case.baseline_rounds, description=text)
+    def rounds(self, run: GapHistory) -> None:
+        text = f"{ROUNDS}: {run.case.title}, {run.name}"
+        self.update(self._task, advance=max_rounds(run.case, run.name), description=text)

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from pcfed.algorithms import Algorithm
-from pcfed.algorithms.registry import algorithm_names, to_mapping
+from pcfed.algorithms.registry import algorithm_names, parameters, to_mapping
 from pcfed.config.algorithm_field import AlgorithmSchema, parse_algorithm
 from pcfed.config.fields import (
     MAX_INTEGER,
@@ -75,7 +75,10 @@ Roster = Annotated[
 
 
 def _parse_algorithm(table: Any) -> Algorithm:
-    """Return an algorithm without keywords such as "auto", whose numbers depend on the data."""
+    """Return an algorithm whose steps and penalties are numbers: "auto" depends on the data.
+
+    PCFedSplit's ``prox`` may be "auto", because agents report the curvatures on which it depends.
+    """
     name = table.get("name") if isinstance(table, Mapping) else None
     if isinstance(name, str) and name not in algorithm_names():
         advice = suggest(name, algorithm_names(), "choose one of them,")
@@ -91,8 +94,8 @@ def _parse_algorithm(table: Any) -> Algorithm:
             f"must be a number, got {value!r}: the server does not see the data that it would be "
             "computed from; give one such as 0.1.",
         )
-        for key in ("step", "penalty")
-        if isinstance(value := getattr(algorithm, key), str)
+        for key, type_name, _ in parameters(type(algorithm))
+        if type_name == "Schedule" and isinstance(value := getattr(algorithm, key), str)
     ]
     if errors:
         raise KeyErrors(*errors)
@@ -195,7 +198,7 @@ class ServerFile(FileModel):
     algorithm. Every agent must import them, too."""
     model: ServerModel
     """What is trained."""
-    algorithm: NumericAlgorithm
+    algorithm: NumericAlgorithm = Field(default_factory=lambda: parse_algorithm({}))
     """The federated algorithm and its parameters; step and penalty are numbers."""
     rounds: Rounds = Rounds()
     """The number of rounds, and what happens in one."""
@@ -203,8 +206,8 @@ class ServerFile(FileModel):
     @model_validator(mode="before")
     @classmethod
     def _name_missing_keys(cls, table: Any) -> Any:
-        """Treat missing tables as empty ones, so that the errors name the missing keys."""
-        return {"model": {}, "algorithm": {}, **table} if isinstance(table, Mapping) else table
+        """Treat a missing [model] as an empty one, so that the errors name the missing keys."""
+        return {"model": {}, **table} if isinstance(table, Mapping) else table
 
     def _errors(self) -> Iterator[WrongKey]:
         if self.rounds.minimum > self.num_agents:

@@ -102,9 +102,13 @@ def rule_of(schema: Schema) -> str:
 
 def _bounds(schema: Schema) -> str:
     """Return the limits of a number, if there are any."""
-    lower, below = schema.get("minimum"), schema.get("exclusiveMaximum")
+    lower, above, below = (
+        schema.get(key) for key in ("minimum", "exclusiveMinimum", "exclusiveMaximum")
+    )
     if below is not None and lower is not None:
         return f" in [{lower:g}, {below:g})"
+    if below is not None and above is not None:
+        return f" in ({above:g}, {below:g})"
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
     limits = [(sign, schema.get(key)) for key, sign in signs.items()]
     return "".join(

@@ -406,7 +406,7 @@ def load_config(path: str | Path) -> Config:
     ... ''')
     >>> config = load_config(path)
     >>> config.algorithm
-    PCFedAvg(step='auto', penalty='auto', exact=True)
+    PCFedSplit(prox='auto', relaxation=1.8)
     >>> [(agent.name, agent.constraint) for agent in config.agents]
     [('north', L1Ball(radius=5.0)), ('south', WholeSpace())]
     >>> home.cleanup()

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pcfed.experiments.claims import PC, budgets
-from pcfed.experiments.exact import OURS, Case, ExactResults
 from pcfed.experiments.rates import Rates
+from pcfed.experiments.round_cases import Case
+from pcfed.experiments.rounds import ALGORITHMS, OURS, RoundsResults
 from pcfed.experiments.summary import Comparison, csv_rows, infeasibility_of
 from pcfed.simulation.result import Record
 from pcfed.storage.atomic import write_atomically
@@ -30,26 +31,29 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
 """Line styles, which distinguish lines that overlap."""
 
+AGAINST_AGENTS = "rounds-against-agents"
+"""The name of the figure of rounds over the number of agents, and of its data."""
+
 
 def write_figures(
     comparisons: Sequence[Comparison],
     out: Path,
     rates: Rates | None = None,
-    exact: ExactResults | None = None,
+    rounds: RoundsResults | None = None,
 ) -> list[Path]:
     """Write all figures and their data to a directory; return the PNG files."""
     from matplotlib import pyplot
 
     written = []
     out.mkdir(parents=True, exist_ok=True)
-    for name, rows in _tables(comparisons, rates, exact):
+    for name, rows in _tables(comparisons, rates, rounds):
         text = io.StringIO(newline="")
         csv.writer(text).writerows(rows)
         write_atomically(out / f"{name}.csv", text.getvalue().encode())
     pyplot.switch_backend("agg")
     style = files("pcfed.experiments").joinpath("figures.mplstyle")
     with as_file(style) as path, pyplot.style.context(path):
-        for name, figure in _figures(comparisons, rates, exact):
+        for name, figure in _figures(comparisons, rates, rounds):
             for kind in ("png", "pdf"):
                 content = io.BytesIO()
                 figure.savefig(content, format=kind)
@@ -60,7 +64,7 @@ def write_figures(
 
 
 def _tables(
-    comparisons: Sequence[Comparison], rates: Rates | None, exact: ExactResults | None
+    comparisons: Sequence[Comparison], rates: Rates | None, rounds: RoundsResults | None
 ) -> Iterator[tuple[str, list[Sequence[object]]]]:
     """Yield the name of every CSV file, and its rows."""
     for each in comparisons:
@@ -68,23 +72,38 @@ def _tables(
     if rates:
         points = [asdict(point) for point in rates.points]
         yield "rates", [tuple(points[0]), *(tuple(point.values()) for point in points)]
-    if exact:
+    if rounds:
         header = ("case", "name", "algorithm", "round", "bytes", "gap", "objective")
         rows = [
             (run.case.title, run.name, run.algorithm, *asdict(record).values())
-            for run in exact.runs
+            for run in rounds.runs
             for record in run.records
         ]
-        yield "exact", [(*header, "infeasibility"), *rows]
+        yield "rounds", [(*header, "infeasibility"), *rows]
+        by_agents = [
+            (name, target, case.agents, rounds.first(case, name, target))
+            for case in rounds.cases_by_agents
+            for name in rounds.names(case)
+            for target in case.targets
+        ]
+        yield (
+            AGAINST_AGENTS,
+            [
+                ("name", "gap", "agents", "round", "bytes"),
+                *((*key, each.round, each.bytes) for *key, each in by_agents if each),
+            ],
+        )
 
 
 def _figures(
-    comparisons: Sequence[Comparison], rates: Rates | None, exact: ExactResults | None
+    comparisons: Sequence[Comparison], rates: Rates | None, rounds: RoundsResults | None
 ) -> Iterator[tuple[str, Figure]]:
     """Yield the name of every figure, and the figure."""
-    if exact:
-        for case in exact.cases:
-            yield case.slug, certified_gap(exact, case)
+    if rounds:
+        for case in rounds.cases:
+            yield case.slug, certified_gap(rounds, case)
+        if rounds.cases_by_agents:
+            yield AGAINST_AGENTS, rounds_by_agents(rounds)
     if rates:
         yield "rates", measured_rates(rates)
     for each in comparisons:
@@ -147,26 +166,42 @@ def measured_rates(rates: Rates) -> Figure:
     return figure
 
 
-def certified_gap(exact: ExactResults, case: Case) -> Figure:
+def certified_gap(rounds: RoundsResults, case: Case) -> Figure:
     """Plot the certified gap over rounds and bytes, and the infeasibility over bytes."""
     figure, axes = _subplots(1, 3, figsize=(9.0, 3.0))
-    for k, name in reversed(list(enumerate(exact.names(case)))):
-        records = exact.best(case, name).records
-        rounds = [each.round for each in records]
+    for name in reversed(rounds.names(case)):
+        records = rounds.best(case, name).records
+        x = [each.round for each in records]
         megabytes = [each.bytes / 1e6 for each in records]
         gaps = [each.gap for each in records]
         outside = [max(each.infeasibility, 1e-17) for each in records]
-        for panel, x, y in zip(
-            axes, (rounds, megabytes, megabytes), (gaps, gaps, outside), strict=True
-        ):
-            width, dash = (2.0, "-") if name == OURS else (1.2, DASHES[k % len(DASHES)])
-            panel.loglog(x, y, color=COLORS[k % len(COLORS)], lw=width, ls=dash, label=name)
-    for panel, x in zip(axes, ("round", "megabytes", "megabytes"), strict=True):
-        panel.set_xlabel(x)
+        curves = ((x, gaps), (megabytes, gaps), (megabytes, outside))
+        for panel, curve in zip(axes, curves, strict=True):
+            panel.loglog(*curve, label=name, **_style(name))
+    for panel, x_label in zip(axes, ("round", "megabytes", "megabytes"), strict=True):
+        panel.set_xlabel(x_label)
     axes[0].set_ylabel("certified relative gap")
     axes[2].set_ylabel("largest infeasibility")
     _legend(figure, axes[0])
     figure.suptitle(case.title)
+    return figure
+
+
+def rounds_by_agents(rounds: RoundsResults) -> Figure:
+    """Plot the number of rounds to each gap over the number of agents, where it was reached."""
+    cases = rounds.cases_by_agents
+    targets = cases[0].targets
+    figure, axes = _subplots(1, len(targets), figsize=(3 * len(targets), 3.0), sharey=True)
+    for panel, target in zip(axes, targets, strict=True):
+        for name in reversed(rounds.names(cases[0])):
+            found = [(case.agents, rounds.first(case, name, target)) for case in cases]
+            x, y = [m for m, each in found if each], [each.round for _, each in found if each]
+            panel.loglog(x, y, marker="o", ms=3, label=name, **_style(name))
+        panel.set(title=f"gap {target:g}", xlabel="number of agents m")
+        panel.set_xticks([case.agents for case in cases], [f"{case.agents:,}" for case in cases])
+        panel.xaxis.set_minor_formatter("")
+    axes[0].set_ylabel("rounds")
+    _legend(figure, axes[0])
     return figure
 
 
@@ -178,7 +213,8 @@ def norms(comparison: Comparison) -> Figure:
     width = 0.8 / len(comparison.results)
     for k, name in enumerate(comparison.results):
         centers = positions + (k - (len(comparison.results) - 1) / 2) * width
-        panel.bar(centers, comparison.norms(name), width, color=COLORS[k % len(COLORS)], label=name)
+        color = _style(name, k)["color"]
+        panel.bar(centers, comparison.norms(name), width, color=color, label=name)
     for position, limit in zip(positions, limits, strict=True):
         label = "budget" if position == 0 else "_nolegend_"
         panel.hlines(limit, position - 0.45, position + 0.45, color="black", label=label)
@@ -204,8 +240,17 @@ def _legend(figure: Figure, panel: Axes) -> None:
 def _lines(panel: Axes, comparison: Comparison, quantity: Callable[[Record], float]) -> None:
     """Plot a quantity of every run with its spread over seeds; PC-FedAvg is on top, and thick."""
     for k, name in reversed(list(enumerate(comparison.results))):
-        curve = comparison.curve(name, quantity)
-        color = COLORS[k % len(COLORS)]
-        width, dash = (2.0, "-") if name == PC else (1.2, DASHES[k % len(DASHES)])
-        panel.plot(curve.rounds, curve.mean, color=color, lw=width, ls=dash, label=name)
-        panel.fill_between(curve.rounds, curve.low, curve.high, color=color, alpha=0.2, lw=0)
+        curve, style = comparison.curve(name, quantity), _style(name, k)
+        panel.plot(curve.rounds, curve.mean, label=name, **style)
+        panel.fill_between(
+            curve.rounds, curve.low, curve.high, color=style["color"], alpha=0.2, lw=0
+        )
+
+
+def _style(name: str, position: int = 0) -> dict[str, Any]:
+    """Return how an algorithm is drawn in every figure; other names follow their position."""
+    if name == OURS:
+        return {"color": "black", "ls": "-", "lw": 2.0}
+    k = ALGORITHMS.index(name) - 1 if name in ALGORITHMS else position
+    dash = DASHES[k % len(DASHES)]
+    return {"color": COLORS[k % len(COLORS)], "ls": dash, "lw": 2.0 if name == PC else 1.2}

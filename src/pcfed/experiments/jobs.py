@@ -164,21 +164,26 @@ def _run_job(
             checkpoint.unlink()
 
 
-def run_in_processes(
+def process_pool(workers: int) -> ProcessPoolExecutor:
+    """Return a pool of processes that inherit nothing from this one."""
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+
+def run_in_pool(
+    pool: ProcessPoolExecutor,
     function: Callable[..., Outcome],
     jobs: Iterable[tuple[object, ...]],
-    workers: int,
-    on_result: Callable[[Outcome], None],
+    on_result: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
     """Call a function with the arguments in each job, in parallel; return the results in order."""
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running = [pool.submit(function, *job) for job in jobs]
-        try:
-            for future in as_completed(running):
-                on_result(future.result())
-        finally:
-            pool.shutdown(cancel_futures=True)
-        return [future.result() for future in running]
+    running = [pool.submit(function, *job) for job in jobs]
+    try:
+        for future in as_completed(running):
+            on_result(future.result())
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+    return [future.result() for future in running]
 
 
 def build_problem(setting: Setting, seed: int, data_dir: Path | None = None) -> Problem:

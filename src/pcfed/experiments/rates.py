@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import PCFedAvg
 from pcfed.arrays import Float64Array
-from pcfed.experiments.jobs import run_in_processes
+from pcfed.experiments.jobs import process_pool, run_in_pool
 from pcfed.guarantees import bounds, constants, optimum
 from pcfed.losses import LogisticRegression
 from pcfed.problem import Agent, Problem
@@ -35,8 +35,8 @@ from pcfed.storage.saved import Metadata, SavedJson
 RATES = "rates"
 """The name of this experiment."""
 
-ROUNDS = (100, 316, 1_000, 3_162, 10_000, 31_623, 100_000)
-QUICK = (100, 316, 1_000, 3_162)
+LENGTHS = (100, 316, 1_000, 3_162, 10_000, 31_623, 100_000)
+QUICK_LENGTHS = (100, 316, 1_000, 3_162)
 RADII = (0.1, 0.3)
 SAMPLES, FEATURES, L2 = 100, 8, 0.5
 LOCAL_STEPS = 2
@@ -131,7 +131,7 @@ def rates_problem() -> Problem:
 def measure_rates(
     out: Path,
     *,
-    rounds: Sequence[int] = ROUNDS,
+    rounds: Sequence[int] = LENGTHS,
     seeds: int = 3,
     workers: int = 2,
     on_progress: Callable[[int], None] = lambda rounds: None,
@@ -141,7 +141,8 @@ def measure_rates(
     ``on_progress`` is called with the number of rounds of every finished run.
     """
     jobs = [(out, R, seed) for R in sorted(rounds, reverse=True) for seed in range(seeds)]
-    points = run_in_processes(_point, jobs, workers, lambda point: on_progress(point.rounds))
+    with process_pool(workers) as pool:
+        points = run_in_pool(pool, _point, jobs, lambda point: on_progress(point.rounds))
     return Rates(tuple(sorted(points, key=lambda point: (point.rounds, point.seed))))
 
 

@@ -11,7 +11,7 @@ lost, late or repeated and whenever a process dies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,8 +23,8 @@ from pcfed.federation.agent_report import local_metrics, save_model_and_report
 from pcfed.federation.certification import REPLY_VECTORS, certificate_reply
 from pcfed.federation.paths import LOCK, STATE
 from pcfed.federation.protocol import (
+    NO_ROUND,
     PROTOCOL_VERSION,
-    AcceptedUpdate,
     Message,
     Scalar,
     audit_directions,
@@ -59,9 +59,9 @@ class PendingUpdate:
 class ClientState(SavedArchive):
     """The private state of an agent, in a file that never leaves it.
 
-    ``accepted`` is the last of its updates that the agent knows to be accepted, ``private`` has its
-    private vectors as arrays of one row, and ``pending`` is its last update, until it is known
-    whether the server accepted it.
+    ``accepted`` is the round of its last update that the agent knows to be accepted, ``private``
+    has its private vectors as arrays of one row, and ``pending`` is its last update, until it is
+    known whether the server accepted it.
     """
 
     file_kind: ClassVar[str] = "state of an agent"
@@ -70,7 +70,7 @@ class ClientState(SavedArchive):
     advice: ClassVar[str] = "restore it from a backup."
 
     training: str
-    accepted: AcceptedUpdate
+    accepted: int
     private: Mapping[str, Array]
     pending: PendingUpdate | None = None
 
@@ -81,7 +81,7 @@ class ClientState(SavedArchive):
             groups |= {"kept": pending.kept, "sent": pending.sent, "received": pending.received}
         metadata = {
             "training": self.training,
-            "accepted": asdict(self.accepted),
+            "accepted": self.accepted,
             "pending": None if pending is None else round_metadata(pending.round_info),
         }
         arrays = {
@@ -97,8 +97,8 @@ class ClientState(SavedArchive):
         if metadata["pending"] is not None:
             kept, sent, received = (arrays_in(arrays, g) for g in ("kept", "sent", "received"))
             pending = PendingUpdate(read_round_info(metadata["pending"]), kept, sent, received)
-        accepted = AcceptedUpdate(**metadata["accepted"])
-        return cls(metadata["training"], accepted, arrays_in(arrays, "private"), pending)
+        private = arrays_in(arrays, "private")
+        return cls(metadata["training"], metadata["accepted"], private, pending)
 
 
 class Client:
@@ -167,7 +167,14 @@ class Client:
 
     def model(self, server: Mapping[str, Array], algorithm: Algorithm) -> Array:
         """Return the agent's own model, from the server's vectors and the saved state."""
-        return _own_model(algorithm, server, ClientState.load(self.state_path))
+        return self._own_model(algorithm, server, ClientState.load(self.state_path))
+
+    def _own_model(
+        self, algorithm: Algorithm, server: Mapping[str, Array], state: ClientState
+    ) -> Array:
+        """Return the agent's own model."""
+        model = np.asarray(np.atleast_2d(algorithm.model(server, state.private))[0])
+        return self.agent.feasible_set.project(model) if algorithm.feasible else model
 
     def _reply(self, algorithm: Algorithm, state: ClientState, message: Message) -> Message:
         """Return the reply to a message, once the state is up to date."""
@@ -180,7 +187,7 @@ class Client:
             "certificate": self._certificate,
         }
         vectors: dict[str, Array] = {}
-        model = _own_model(algorithm, message.vectors, state)
+        model = self._own_model(algorithm, message.vectors, state)
         if kind == "train" and state.pending is not None:
             vectors = {name: rows[0] for name, rows in state.pending.sent.items()}
         elif kind == "audit":
@@ -190,9 +197,9 @@ class Client:
             audited = algorithm.audited(message.vectors, state.private)
             vectors = {name: directions @ rows[0] for name, rows in audited.items()}
         elif kind == "finish":
-            average, described = algorithm.average(message.vectors), self._model_metadata
+            shared, described = algorithm.shared_model(message.vectors), self._model_metadata
             save_model_and_report(
-                self.folder, self.name, self.agent, model, average, received, described
+                self.folder, self.name, self.agent, model, shared, received, described
             )
         elif kind not in REPLY_VECTORS:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
@@ -207,14 +214,14 @@ class Client:
 
     def _settle_pending(self, algorithm: Algorithm, message: Message) -> ClientState:
         """Return the state after the pending update was committed, if it was accepted."""
-        metadata, n = message.metadata, self.agent.loss.n
+        metadata = message.metadata
         training = str(metadata["training"])
-        accepted = AcceptedUpdate(int(metadata["accepted_round"]), int(metadata["accepted_steps"]))
+        accepted = int(metadata["accepted_round"])
         if not self.state_path.exists():
-            if accepted.round < 0:
-                return ClientState(training, accepted, algorithm.start(np.zeros((1, n)))[1])
+            if accepted == NO_ROUND:
+                return ClientState(training, accepted, self._initial_state(algorithm))
             raise ValueError(
-                f"{self.name}: its updates have been accepted up to round {accepted.round}, but "
+                f"{self.name}: its updates have been accepted up to round {accepted}, but "
                 f"there is no state in {self.state_path}; restore it, or start another training."
             )
         state = ClientState.load(self.state_path)
@@ -225,23 +232,30 @@ class Client:
             )
         if accepted == state.accepted:
             return state  # an update that is still pending may be accepted in this round
-        if accepted.round < state.accepted.round:
+        if accepted < state.accepted:
             raise ValueError(
-                f"{self.name}: its update of round {state.accepted.round} was accepted, but the "
-                f"server knows of accepted updates up to round {accepted.round}: the message is "
+                f"{self.name}: its update of round {state.accepted} was accepted, but the "
+                f"server knows of accepted updates up to round {accepted}: the message is "
                 "old, or the server started again; then it must give the training another name."
             )
         pending = state.pending
-        if pending is None or pending.round_info.index != accepted.round:
+        if pending is None or pending.round_info.index != accepted:
             raise ValueError(
-                f"{self.name}: the server has accepted its update of round {accepted.round}, which "
+                f"{self.name}: the server has accepted its update of round {accepted}, which "
                 f"{self.state_path} does not contain; restore the newest copy of that file."
             )
         private = algorithm.commit(
-            state.private, pending.kept, pending.received, pending.round_info, accepted.steps
+            state.private, pending.kept, pending.received, pending.round_info
         )
         private = {name: np.asarray(rows, np.float64) for name, rows in private.items()}
         return ClientState(state.training, accepted, private)
+
+    def _initial_state(self, algorithm: Algorithm) -> Mapping[str, Array]:
+        """Return the private vectors before the first round."""
+        models = np.zeros((1, self.agent.loss.n))
+        if algorithm.feasible:
+            models[0] = self.agent.feasible_set.project(models[0])
+        return algorithm.start(models)[1]
 
     def _train(self, algorithm: Algorithm, state: ClientState, message: Message) -> ClientState:
         """Return the state with the update of the round pending."""
@@ -271,8 +285,3 @@ class Client:
             update = algorithm.local(context, received, state.private, round_info)
         pending = PendingUpdate(round_info, update.pending, update.sent, received)
         return replace(state, pending=pending)
-
-
-def _own_model(algorithm: Algorithm, server: Mapping[str, Array], state: ClientState) -> Array:
-    """Return an agent's own model."""
-    return np.asarray(np.atleast_2d(algorithm.model(server, state.private))[0])

@@ -63,9 +63,8 @@ features = ["a", "b", "c", "d", "e"]
 labels = ["x", "y", "z"]
 
 [algorithm]
-exact = true
-step = 0.5
-penalty = 1.0
+name = "PCFedSplit"
+prox = "auto"
 
 [rounds]
 rounds = 5

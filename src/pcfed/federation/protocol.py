@@ -11,9 +11,9 @@
     feasible_model, objective_terms, gap_term
                the three exchanges of a certificate (`pcfed.federation.certification`)
 
-Every message of the server after ``hello`` contains the agent's last accepted update. Every reply
-says whether the agent's owner consents to certificates. Metrics are part of a reply only where the
-owner allows it.
+Every message of the server after ``hello`` contains the round of the agent's last accepted update.
+Every reply says whether the agent's owner consents to certificates. Metrics are part of a reply
+only where the owner allows it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,27 @@ from typing import Protocol
 
 import numpy as np
 
-from pcfed.algorithms import Algorithm, RoundInfo
-from pcfed.algorithms.registry import algorithm_names, from_mapping, to_mapping
+from pcfed.algorithms import Algorithm, PenaltyAlgorithm, RoundInfo
+from pcfed.algorithms.registry import (
+    algorithm_names,
+    find_algorithm,
+    from_mapping,
+    to_mapping,
+)
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import one_line, short_repr
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Version of the messages. Server and agents must use the same one."""
+
+SCHEDULES = ("step", "penalty")
+"""Parameters that may depend on the round, so that they are part of its metadata."""
 
 NUM_AUDIT_DIRECTIONS = 3
 """How many numbers an agent sends for each audited vector."""
+
+NO_ROUND = -1
+"""The round of an agent's last accepted update, if no update has been accepted yet."""
 
 Scalar = str | int | float | bool
 
@@ -64,16 +75,6 @@ class Message:
     kind: str
     metadata: Mapping[str, Scalar]
     vectors: Mapping[str, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class AcceptedUpdate:
-    """The last update of an agent that the server accepted, and therefore aggregated."""
-
-    round: int = -1
-    """Index of the round; −1 if no update has been accepted yet."""
-    steps: int = 0
-    """Local steps of all updates that were accepted in that round, by all agents together."""
 
 
 class Transport(Protocol):
@@ -109,7 +110,8 @@ def algorithm_metadata(algorithm: Algorithm) -> dict[str, Scalar]:
     """
     parameters = to_mapping(algorithm)
     name = parameters.pop("name")
-    del parameters["step"], parameters["penalty"]
+    for schedule in SCHEDULES:
+        parameters.pop(schedule, None)
     try:
         return {"algorithm": name, "parameters": json.dumps(parameters)}
     except (TypeError, ValueError):
@@ -131,9 +133,10 @@ def read_algorithm(metadata: Mapping[str, Scalar]) -> Algorithm:
             'module that registers it, as in imports = ["my_algorithms"], in the agent\'s file'
         )
     options = {**json.loads(str(metadata["parameters"])), "name": name}
-    step, penalty = float(metadata["step"]), float(metadata["penalty"])
+    if issubclass(find_algorithm(name), PenaltyAlgorithm):
+        options |= {schedule: float(metadata[schedule]) for schedule in SCHEDULES}
     try:
-        return from_mapping({**options, "step": step, "penalty": penalty})
+        return from_mapping(options)
     except (TypeError, ValueError) as error:
         raise ProtocolError(
             one_line(f"the algorithm {short_repr(name)} of the agent is not the server's: {error}")

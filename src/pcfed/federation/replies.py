@@ -7,10 +7,16 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from pcfed.algorithms import STATISTICS, Algorithm
 from pcfed.config.federation_files import METRICS
 from pcfed.errors import one_line, short_repr
 from pcfed.federation.protocol import NUM_AUDIT_DIRECTIONS, PROTOCOL_VERSION, Message
 from pcfed.federation.server_state import ServerConfig
+
+
+def sent_names(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the names of all vectors of an update."""
+    return (*algorithm.sends, STATISTICS) if algorithm.statistics else algorithm.sends
 
 
 def split_replies(
@@ -71,13 +77,15 @@ def _find_fault(
         return "its reply is for another round"
     if reply.vectors.keys() != set(vectors):
         return f"it must send {', '.join(vectors) or 'no vectors'}"
-    size = NUM_AUDIT_DIRECTIONS if kind == "audit" else config.n
-    for vector in reply.vectors.values():
+    for name, vector in reply.vectors.items():
+        size = NUM_AUDIT_DIRECTIONS if kind == "audit" else config.n
+        if kind == "train" and name == STATISTICS:
+            size = len(config.algorithm.statistics)
         if vector.shape != (size,) or vector.dtype.kind != "f":
             return f"its vectors must be {size} floats"
         if not np.isfinite(vector).all():
             return "its vectors are not finite"
         norm = np.linalg.norm(vector.astype(np.float64))
-        if kind == "train" and norm > config.norm_limit:
+        if kind == "train" and name != STATISTICS and norm > config.norm_limit:
             return f"its norm is above the limit {config.norm_limit:g}"
     return None

@@ -24,8 +24,8 @@ from pcfed.federation.certification import (
 )
 from pcfed.federation.paths import CHECKPOINT, HISTORY
 from pcfed.federation.protocol import (
+    NO_ROUND,
     PROTOCOL_VERSION,
-    AcceptedUpdate,
     Message,
     Scalar,
     Transport,
@@ -33,7 +33,7 @@ from pcfed.federation.protocol import (
     audit_directions,
     round_metadata,
 )
-from pcfed.federation.replies import reported_metrics, split_replies
+from pcfed.federation.replies import reported_metrics, sent_names, split_replies
 from pcfed.federation.server_state import ServerConfig, ServerResult, ServerState
 from pcfed.federation.status_file import StatusCallback
 from pcfed.storage.journal import Journal
@@ -121,7 +121,7 @@ class Server:
     def _try_round(self) -> bool:
         """Run a round once; return whether enough updates were accepted."""
         config, before = self.config, self.state
-        updates, refused = self._exchange("train", config.algorithm.sends, config.minimum)
+        updates, refused = self._exchange("train", sent_names(config.algorithm), config.minimum)
         if config.gap is not None:
             self._require_consent("rounds.gap")
         if len(updates) < max(1, config.minimum):
@@ -132,8 +132,7 @@ class Server:
         vectors: dict[str, Float64Array] = {}
         for name in accepted:
             for key, vector in updates[name].vectors.items():
-                add_rows(vectors.setdefault(key, np.zeros(config.n)), vector[None])
-        steps = config.local_steps * len(accepted)
+                add_rows(vectors.setdefault(key, np.zeros(vector.size)), vector[None])
         metrics = {name: reported_metrics(updates[name]) for name in accepted}
         entry = {
             "round": before.round,
@@ -143,10 +142,9 @@ class Server:
             "metrics": {name: reported for name, reported in metrics.items() if reported},
         }
         self._history.append(entry)
-        update = AcceptedUpdate(before.round, steps)
-        sums = Sums(vectors, len(accepted), steps)
+        sums = Sums(vectors, len(accepted))
         server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
-        latest = {**before.accepted, **dict.fromkeys(accepted, update)}
+        latest = {**before.accepted, **dict.fromkeys(accepted, before.round)}
         # The history is written first: what it has beyond the checkpoint is cut off on a restart.
         extent = self._history.flush()
         self._save(ServerState(before.config, before.round + 1, server, latest, extent))
@@ -307,9 +305,8 @@ class Server:
         }
         sent, messages = {**state.vectors, **vectors}, {}
         for position, name in enumerate(config.roster):
-            last = state.accepted[name]
-            accepted = {"accepted_round": last.round, "accepted_steps": last.steps}
-            messages[name] = Message(kind, {**common, "position": position, **accepted}, sent)
+            own = {"position": position, "accepted_round": state.accepted[name]}
+            messages[name] = Message(kind, {**common, **own}, sent)
         return messages
 
     # -- checkpoint ---------------------------------------------------------------------------
@@ -318,7 +315,7 @@ class Server:
         """Return the state before the first round."""
         config = self.config
         vectors = config.algorithm.start(np.zeros((1, config.n)))[0]
-        accepted = dict.fromkeys(config.roster, AcceptedUpdate())
+        accepted = dict.fromkeys(config.roster, NO_ROUND)
         return ServerState(config.identity(), 0, vectors, accepted)
 
     def _resume(self, path: Path) -> ServerState:

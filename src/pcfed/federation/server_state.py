@@ -12,7 +12,6 @@ from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array
 from pcfed.config.federation_files import ServerFile
 from pcfed.federation.certification import FederatedCertificate
-from pcfed.federation.protocol import AcceptedUpdate
 from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.journal import Extent
@@ -86,8 +85,9 @@ class ServerState(SavedArchive):
     """The server's checkpoint: it alone decides which updates have been accepted.
 
     ``config`` is the part of the configuration that must stay the same (`ServerConfig.identity`),
-    ``round`` is the number of completed rounds, ``accepted`` has the last accepted update of each
-    agent, and ``history`` is the part of the history file that belongs to these rounds.
+    ``round`` is the number of completed rounds, ``accepted`` has the round of the last accepted
+    update of each agent, and ``history`` is the part of the history file that belongs to these
+    rounds.
     """
 
     file_kind: ClassVar[str] = "checkpoint of a federation's server"
@@ -98,14 +98,14 @@ class ServerState(SavedArchive):
     config: Mapping[str, Any]
     round: int
     vectors: Mapping[str, Array]
-    accepted: Mapping[str, AcceptedUpdate]
+    accepted: Mapping[str, int]
     history: Extent | None = None
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
         metadata = {
             "config": dict(self.config),
             "round": self.round,
-            "accepted": {name: asdict(update) for name, update in self.accepted.items()},
+            "accepted": dict(self.accepted),
             "history": self.history,
         }
         return metadata, {f"server/{name}": vector for name, vector in self.vectors.items()}
@@ -117,7 +117,7 @@ class ServerState(SavedArchive):
             metadata["config"],
             metadata["round"],
             arrays_in(arrays, "server"),
-            {name: AcceptedUpdate(**update) for name, update in metadata["accepted"].items()},
+            metadata["accepted"],
             None if history is None else Extent(*history),
         )
 

@@ -25,12 +25,12 @@ from pcfed.kernels.compiler import (
     named_tuple_type,
     vector_type,
 )
-from pcfed.kernels.descent import CALLEES, PIECE, callees, step_scratch_type, subtract_scaled
+from pcfed.kernels.descent import CALLEES, PIECE, callees, step_scratch_type
 from pcfed.kernels.gradients import gradient_at, source_type
 from pcfed.kernels.thresholds import INSIDE, SETS, UNRESOLVED, project_row
 
-VECTORS = 6
-"""Vectors in the scratch memory of a group: g, x, p, z, x0 and y."""
+VECTORS = 5
+"""Vectors in the scratch memory of a group: g, x, p, z and x0."""
 
 _exact = helper()
 
@@ -49,14 +49,13 @@ class Start(NamedTuple):
 
 
 class Points(NamedTuple):
-    """The vectors of one step, one row per agent; p is the projection of y."""
+    """The vectors of one step, one row per agent; p is the projection of x."""
 
     v: Array
     u: Array
     z: Array
     g: Array
     x: Array
-    y: Array
     p: Array
 
 
@@ -69,16 +68,6 @@ class Factors(NamedTuple):
     penalty: Any
     share: Any
     """1/m."""
-
-
-class Corrections(NamedTuple):
-    """What exact PC-FedAvg adds; rows of agents, except ``mean_shift``."""
-
-    every: Array
-    own: Array
-    offset: Array
-    own_shift: Array
-    mean_shift: Array
 
 
 class _AgentFactors(NamedTuple):
@@ -105,12 +94,6 @@ def _place_average(
 
 
 @_exact
-def _sum(start: Any, end: Any, y: Array, a: Array, b: Array) -> None:
-    for j in range(start, end):
-        y[j] = a[j] + b[j]
-
-
-@_exact
 def _step_every(start: Any, end: Any, v: Array, g: Array, x: Array, z: Array, factors: Any) -> None:
     sigma, gamma, share = factors.coupling, factors.step, factors.share
     for j in range(start, end):
@@ -125,55 +108,16 @@ def _step_own(start: Any, end: Any, u: Array, p: Array, x: Array, z: Array, fact
 
 
 @_exact
-def _step_every_corrected(
-    start: Any, end: Any, v: Array, g: Array, x: Array, z: Array, every: Array, factors: Any
-) -> None:
-    sigma, gamma, share = factors.coupling, factors.step, factors.share
-    for j in range(start, end):
-        v[j] -= gamma * (share * (g[j] - sigma * (x[j] - z[j])) + every[j])
-
-
-@_exact
-def _step_own_corrected(
-    start: Any, end: Any, u: Array, p: Array, y: Array, x: Array, z: Array, own: Array, factors: Any
-) -> None:
-    sigma, gamma, rho = factors.coupling, factors.step, factors.penalty
-    for j in range(start, end):
-        u[j] -= gamma * (rho * (y[j] - p[j]) + sigma * (x[j] - z[j]) - own[j])
-
-
-@_exact
 def _step(
-    i: int,
-    k: Any,
-    v: Array,
-    u: Array,
-    z0: Array,
-    corrections: Any,
-    factors: _AgentFactors,
-    g: Array,
-    x: Array,
-    y: Array,
-    p: Array,
-    z: Array,
+    v: Array, u: Array, z0: Array, factors: Any, g: Array, x: Array, p: Array, z: Array
 ) -> None:
-    """Take step k of agent i, from its gradient, own block, the point y and its projection p."""
-    share, n = factors.share, Index(x.size)
-    if corrections is not None:
-        every, own = corrections.every[i], corrections.own[i]
-        taken = k + v.dtype.type(1)
-        for start in range(Index(0), n, PIECE):
-            end = min(start + PIECE, n)
-            _step_every_corrected(start, end, v, g, x, z, every, factors)
-            _step_own_corrected(start, end, u, p, y, x, z, own, factors)
-            _place_average(start, end, z, z0, v, u, share)
-            subtract_scaled(start, end, z, taken, corrections.mean_shift)
-    else:
-        for start in range(Index(0), n, PIECE):
-            end = min(start + PIECE, n)
-            _step_every(start, end, v, g, x, z, factors)
-            _step_own(start, end, u, p, x, z, factors)
-            _place_average(start, end, z, z0, v, u, share)
+    """Take a step of one agent, from its gradient g, its own block x and the projection p of x."""
+    n = Index(x.size)
+    for start in range(Index(0), n, PIECE):
+        end = min(start + PIECE, n)
+        _step_every(start, end, v, g, x, z, factors)
+        _step_own(start, end, u, p, x, z, factors)
+        _place_average(start, end, z, z0, v, u, factors.share)
 
 
 @_exact
@@ -190,7 +134,6 @@ def _begin(i: int, blocks: Start, v: Array, u: Array, z: Array, x0: Array) -> No
 def _local_steps(
     callees: Callees,
     blocks: Start,
-    corrections: Any,
     factors: Factors,
     source: BatchSource,
     sets: ThresholdSets,
@@ -199,7 +142,6 @@ def _local_steps(
     """Take all steps of all agents; return False if a projection is unresolved."""
     vectors, zero, n = scratch.vectors, Index(0), Index(blocks.center.size)
     g, x, p, z, x0 = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4]
-    y = vectors[5 if corrections is not None else 1]
     for i in range(blocks.v.shape[0]):
         own_factors = _AgentFactors(
             factors.couplings[i, 0], factors.step, factors.penalty, factors.share
@@ -207,68 +149,48 @@ def _local_steps(
         v, u = blocks.v[i], blocks.u[i]
         _begin(i, blocks, v, u, z, x0)
         for step in range(source.batches.shape[0]):
-            k = x.dtype.type(step)
             gradient_at(callees.gradient, z, source, step, i, scratch.gradient, g)
             _place_own(zero, n, x, x0, v, u)
-            if corrections is not None:
-                subtract_scaled(zero, n, x, k, corrections.own_shift[i])
-                _sum(zero, n, y, x, corrections.offset[i])
-            status = project_row(callees.project, y, sets, i, p)
+            status = project_row(callees.project, x, sets, i, p)
             if status == UNRESOLVED:
                 return False
-            projection = y if status == INSIDE else p
-            _step(i, k, v, u, blocks.mean, corrections, own_factors, g, x, y, projection, z)
+            projection = x if status == INSIDE else p
+            _step(v, u, blocks.mean, own_factors, g, x, projection, z)
     return True
 
 
 @_exact
-def _single_step(points: Points, z0: Array, corrections: Any, factors: Factors, k: Any) -> None:
-    """Take step k of all agents, from their gradients and projections."""
-    v, u, z, g, x, y, p = points
+def _single_step(points: Points, z0: Array, factors: Factors) -> None:
+    """Take one step of all agents, from their gradients and projections."""
+    v, u, z, g, x, p = points
     for i in range(v.shape[0]):
         own_factors = _AgentFactors(
             factors.couplings[i, 0], factors.step, factors.penalty, factors.share
         )
-        _step(i, k, v[i], u[i], z0, corrections, own_factors, g[i], x[i], y[i], p[i], z[i])
+        _step(v[i], u[i], z0, own_factors, g[i], x[i], p[i], z[i])
 
 
 @cache
-def local_steps(
-    dtype: np.dtype[Any], features: np.dtype[Any], *, corrected: bool
-) -> Callable[..., bool]:
-    """Return ``_local_steps``, compiled for parameters and features of these dtypes.
-
-    Parameters
-    ----------
-    dtype, features : dtype
-        Of parameters and of features.
-    corrected : bool
-        Whether there are corrections; without them nothing is compiled for them.
-    """
+def local_steps(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
+    """Return ``_local_steps``, compiled for parameters and features of these dtypes."""
     number = numba.from_dtype(dtype)
     rows, vector = matrix_type(number), vector_type(number)
     center = vector_type(types.float64, readonly=True)
     offsets = matrix_type(types.float64, readonly=True)
     blocks = named_tuple_type(Start, rows, rows, vector, center, offsets)
     data = (source_type(dtype, features), SETS, step_scratch_type(number))
-    steps = compile_kernel(
-        _local_steps, (CALLEES, blocks, *_parameter_types(number, corrected), *data)
-    )
+    steps = compile_kernel(_local_steps, (CALLEES, blocks, _factors_type(number), *data))
     return partial(steps, callees(dtype, features, projects=True))
 
 
 @cache
-def single_step(dtype: np.dtype[Any], *, corrected: bool) -> Callable[..., None]:
+def single_step(dtype: np.dtype[Any]) -> Callable[..., None]:
     """Return ``_single_step``, compiled for one dtype."""
     number = numba.from_dtype(dtype)
-    points = named_tuple_type(Points, *[matrix_type(number)] * 7)
-    types_of_step = (points, vector_type(number), *_parameter_types(number, corrected), number)
-    return compile_kernel(_single_step, types_of_step)
+    points = named_tuple_type(Points, *[matrix_type(number)] * 6)
+    return compile_kernel(_single_step, (points, vector_type(number), _factors_type(number)))
 
 
-def _parameter_types(number: Any, corrected: bool) -> tuple[Any, Any]:
-    """Return the types of the corrections, which may be None, and of the factors."""
-    rows = matrix_type(number)
-    corrections = named_tuple_type(Corrections, rows, rows, rows, rows, vector_type(number))
-    factors = named_tuple_type(Factors, rows, number, number, number)
-    return corrections if corrected else types.none, factors
+def _factors_type(number: Any) -> Any:
+    """Return the type of the factors."""
+    return named_tuple_type(Factors, matrix_type(number), number, number, number)

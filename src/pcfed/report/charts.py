@@ -53,9 +53,8 @@ class Line:
     band: tuple[Sequence[float], Sequence[float]] | None = None
 
 
-EMPHASIZED = Style("series-0", "solid", 3.25)
 STYLES = (
-    EMPHASIZED,
+    Style("series-0", "solid", 3.25),
     Style("series-1", "solid", 2.5),
     Style("series-2", "6px,5px", 1.75),
     Style("series-3", "2px,3px", 2.25),
@@ -65,22 +64,17 @@ REPEATED_DASHES = ("4px,2px", "9px,3px", "1px,2px")
 """Dash patterns for series beyond the number of colours, which reuse the colours."""
 
 
-def series_styles(names: Iterable[str], emphasized: str | None = None) -> dict[str, Style]:
-    """Return a style for each series; the emphasized one gets the most visible style.
-
-    By default this is the first one. If it is not among the names, no series is emphasized.
-    """
-    order = list(names)
-    start = 0 if emphasized is None or emphasized in order else 1
+def series_styles(names: Iterable[str]) -> dict[str, Style]:
+    """Return a style for each series; the first one gets the most visible style."""
     found = {}
-    for i, name in enumerate(sorted(order, key=lambda name: name != emphasized), start):
+    for i, name in enumerate(names):
         repeats, index = divmod(i, len(STYLES))
         style = STYLES[index]
         if repeats:
             dash = REPEATED_DASHES[(repeats - 1) % len(REPEATED_DASHES)]
             style = Style(style.colour, dash, style.width)
         found[name] = style
-    return {name: found[name] for name in order}
+    return found
 
 
 def line_panel(

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
 from operator import attrgetter
 
 from pcfed.algorithms import PCFedAvg
 from pcfed.experiments.claims import FEASIBLE, PC
+from pcfed.experiments.rounds import ALGORITHMS, OURS
 from pcfed.experiments.summary import Comparison, infeasibility_of
 from pcfed.report.charts import Chart, Line, Panel, Style, Trace, axes, line_panel, series_styles
 from pcfed.report.comparison_metrics import MEGABYTE, AlgorithmMetrics
 from pcfed.simulation.result import Record
 
+RECOMMENDED = Style("text", "solid", 3.25)
+"""How the recommended algorithm is drawn: in the colour of the text."""
+
 ORDERED_COLOURS = 5
 """Number of colours in the theme's ordered scale, for variants of one algorithm."""
+
+
+def algorithm_styles(names: Iterable[str]) -> dict[str, Style]:
+    """Return the style of each algorithm, which is the same in every chart of a page."""
+    order = list(names)
+    others = dict.fromkeys(name for name in (*ALGORITHMS, *order) if name != OURS)
+    found = {OURS: RECOMMENDED, **series_styles(others)}
+    return {name: found[name] for name in order}
 
 
 def comparison_styles(comparison: Comparison) -> dict[str, Style]:
@@ -28,7 +40,7 @@ def comparison_styles(comparison: Comparison) -> dict[str, Style]:
             name: Style(f"ordered-{round(i * (ORDERED_COLOURS - 1) / last)}", "solid", 2)
             for i, name in enumerate(names)
         }
-    return series_styles(names, emphasized=PC)
+    return algorithm_styles(names)
 
 
 def comparison_charts(comparison: Comparison, metrics: Sequence[AlgorithmMetrics]) -> list[Chart]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from pcfed import data
 from pcfed.data import Dataset
 from pcfed.experiments.claims import PC, Claim, Verdict, claims
-from pcfed.experiments.exact import ExactResults
 from pcfed.experiments.rates import Rates
+from pcfed.experiments.rounds import RoundsResults
 from pcfed.experiments.summary import Comparison
 from pcfed.report.charts import Style
 from pcfed.report.comparison_charts import comparison_charts, comparison_styles
@@ -22,7 +22,6 @@ from pcfed.report.comparison_metrics import (
     AlgorithmMetrics,
     comparison_metrics,
 )
-from pcfed.report.exact_section import exact_section
 from pcfed.report.page import (
     Badge,
     Badges,
@@ -41,6 +40,7 @@ from pcfed.report.page import (
     write_page,
 )
 from pcfed.report.rates_section import rates_section
+from pcfed.report.rounds_section import rounds_section
 from pcfed.report.weight_images import QUANTILE, weight_table
 
 BADGES: Mapping[Verdict, Badge] = {
@@ -52,7 +52,7 @@ SOURCES: Mapping[str, str] = {
     "the paper": "Claims of the paper, in its setting",
     "the paper's, other shards": "The same claims with other partitions of the data",
     "ours": "Our claims: budgets that bind and differ",
-    "exact": "Our claims: exact PC-FedAvg converges where the paper's algorithm stalls",
+    "rounds": "Our claims: PCFedSplit needs the fewest rounds, for any number of agents",
     "the theorem": "The theorem, with the corrections of our notes on the paper",
 }
 PARTITIONS: Mapping[str, str] = {
@@ -78,6 +78,8 @@ GLOSSARY: Mapping[str, str] = {
     "agent has no data of.",
     "non-zero": f"the fraction of weights above {100 * NONZERO:g} % of the largest weight of the "
     "same model.",
+    "certified gap": "the objective of the models, projected onto their sets, minus a proven lower "
+    "bound on the optimum; relative to this objective.",
     "MB": "millions of bytes in all rounds, all agents together; up is to the server, down is "
     "from it.",
     "weights as images": f"of the first seed; full colour is the {100 * QUANTILE:g} % quantile of "
@@ -92,7 +94,7 @@ def write_report(
     data_dir: Path | None = None,
     provenance: Mapping[str, str] | None = None,
     rates: Rates | None = None,
-    exact: ExactResults | None = None,
+    rounds: RoundsResults | None = None,
 ) -> None:
     """Write the report on experiments: one HTML file that loads nothing from elsewhere.
 
@@ -108,8 +110,8 @@ def write_report(
         How the results were produced (versions, machine, date), shown at the end.
     rates : Rates, optional
         The measurements for the theorem.
-    exact : ExactResults, optional
-        The results of exact PC-FedAvg and of other algorithms.
+    rounds : RoundsResults, optional
+        The rounds of PCFedSplit and of other algorithms to certified gaps.
 
     Raises
     ------
@@ -120,17 +122,17 @@ def write_report(
     DataError
         If a data set is not available.
     """
-    if not comparisons and rates is None and exact is None:
+    if not comparisons and rates is None and rounds is None:
         raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
     load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
     datasets = [load(comparison.setting.data) for comparison in comparisons]
     metrics = [comparison_metrics(*pair) for pair in zip(comparisons, datasets, strict=True)]
-    sections = [_claims_section(claims(comparisons, rates, exact))]
+    sections = [_claims_section(claims(comparisons, rates, rounds))]
     if comparisons:
         sections.append(_summary_section(comparisons, metrics))
     sections += _experiment_sections(comparisons, datasets, metrics)
-    if exact:
-        sections.append(exact_section(exact))
+    if rounds:
+        sections.append(rounds_section(rounds))
     if rates:
         sections.append(rates_section(rates))
     if provenance:

@@ -75,10 +75,9 @@ class _Aggregation:
             if name not in update.pending:
                 workspace.release(rows)
 
-    def total(self, steps: list[int]) -> Sums:
+    def total(self) -> Sums:
         """Return what the server receives."""
-        agents = [i for group, _ in self.accepted for i in group]
-        return Sums(self.sums, len(agents), sum(steps[i] for i in agents))
+        return Sums(self.sums, sum(len(group) for group, _ in self.accepted))
 
 
 class Engine:
@@ -168,31 +167,30 @@ class Engine:
                 )
             for group, update in updates:
                 done.add(group, update, workspace)
-        server = self._aggregate_and_commit(state, done, steps, info)
+        server = self._aggregate_and_commit(state, done, info)
         for _, pending in done.accepted:
             workspace.release(*pending.values())
         after = State(state.algorithm, index + 1, server, state.private)
         return RoundOutcome(after, False, tuple(done.refusals), done.bytes_up, bytes_down, info)
 
-    def _aggregate_and_commit(
-        self, state: State, done: _Aggregation, steps: list[int], info: RoundInfo
-    ) -> Vectors:
+    def _aggregate_and_commit(self, state: State, done: _Aggregation, info: RoundInfo) -> Vectors:
         """Return the server's new state; agents commit what was accepted."""
-        sums = done.total(steps)
-        server = self.algorithm.aggregate(state.server, sums, info) if done.accepted else None
+        if not done.accepted:
+            return state.server
+        server = self.algorithm.aggregate(state.server, done.total(), info)
 
         def commit(accepted: tuple[list[int], Vectors]) -> None:
             group, pending = accepted
             rows = _rows(group)
             private = state.private_of(rows)
-            new = self.algorithm.commit(private, pending, state.server, info, sums.steps)
+            new = self.algorithm.commit(private, pending, state.server, info)
             for name, vectors in new.items():
                 if vectors is not private[name] or not isinstance(rows, slice):
                     state.private[name][rows] = vectors
 
         for _ in self._map(commit, done.accepted):
             pass
-        return state.server if server is None else server
+        return server
 
     def _local(
         self,
@@ -231,7 +229,7 @@ class Engine:
         finite = _finite_rows(update, agents)
         reasons = dict.fromkeys(np.flatnonzero(~finite).tolist(), "it is not finite")
         if self._norm_limit < np.inf:
-            norms = _largest_norms(update, agents)
+            norms = _largest_norms(update, self.algorithm.sends, agents)
             for i in np.flatnonzero(finite & ~(norms <= self._norm_limit)).tolist():
                 reasons[i] = f"its norm {norms[i]:.3g} is above the limit {self._norm_limit:g}"
         return reasons
@@ -240,6 +238,10 @@ class Engine:
         """Return all models, one row per agent, in a new array."""
         shape = (self.problem.m, self.problem.n)
         models = self.algorithm.model(state.server, state.private).astype(np.float64, copy=False)
+        if self.algorithm.feasible:
+            # Local steps in float32 end in the set only up to their precision.
+            sets = SetRows([agent.feasible_set for agent in self.problem.agents])
+            return sets.project(models).astype(np.float64, copy=False)
         is_state = any(models is each for each in (*state.server.values(), *state.private.values()))
         if is_state or models.shape != shape:
             return np.broadcast_to(models, shape).copy()
@@ -262,13 +264,13 @@ class Engine:
 
     def evaluate(self, state: State) -> Metrics:
         """Return the metrics of a state: objective, loss, and distances and scores per agent."""
-        average = self.average(state)
+        models = self.models(state) if self.algorithm.average(state.server) is None else None
+        average = self.average(state) if models is None else models.mean(axis=0)
         m, stack = self.problem.m, self.plan.stack
         width = 1 if stack is None else max(1, MAX_GROUP_ENTRIES // 2 // self.problem.n)  # float64
         spans = [slice(first, min(first + width, m)) for first in range(0, m, width)]
-        columns = np.concatenate(
-            list(self._map(lambda span: self._evaluate(state, span, average), spans)), axis=1
-        )
+        parts = self._map(lambda span: self._evaluate(state, models, span, average), spans)
+        columns = np.concatenate(list(parts), axis=1)
         infeasibility, distance, test_loss, test_accuracy = columns[:4]
         losses = columns[4] if stack is None else stack.values(average)
         coupling = np.array([agent.coupling for agent in self.problem.agents])
@@ -281,12 +283,17 @@ class Engine:
             test_accuracy=test_accuracy,
         )
 
-    def _evaluate(self, state: State, span: slice, average: Float64Array) -> Float64Array:
-        """Return the metrics of some agents, one row per metric."""
+    def _evaluate(
+        self, state: State, models: Float64Array | None, span: slice, average: Float64Array
+    ) -> Float64Array:
+        """Return the metrics of some agents, one row per metric; all models, if they are known."""
         agents = self.problem.agents[span]
-        models = self.algorithm.model(state.server, state.private_of(span))
-        # A broadcast array is not in C order, and the kernels would leave it to NumPy.
-        x = np.broadcast_to(models, (len(agents), self.problem.n)).astype(np.float64, order="C")
+        if models is not None:
+            x = models[span]
+        else:
+            own = self.algorithm.model(state.server, state.private_of(span))
+            # A broadcast array is not in C order, and the kernels would leave it to NumPy.
+            x = np.broadcast_to(own, (len(agents), self.problem.n)).astype(np.float64, order="C")
         with np.errstate(over="ignore", invalid="ignore"):
             sets = SetRows([agent.feasible_set for agent in agents])
             columns: list[Any] = [sets.distances(x), np.linalg.norm(x - average, axis=1)]
@@ -322,10 +329,11 @@ def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
     return finite
 
 
-def _largest_norms(update: Update, agents: int) -> Float64Array:
-    """Return for each agent the largest norm of the vectors that it sends."""
+def _largest_norms(update: Update, names: Iterable[str], agents: int) -> Float64Array:
+    """Return for each agent the largest norm of these vectors that it sends."""
     norms = np.zeros(agents)
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows in update.sent.values():
-            np.maximum(norms, np.linalg.norm(rows.astype(np.float64), axis=1), out=norms)
+        for name in names:
+            rows = update.sent[name].astype(np.float64)
+            np.maximum(norms, np.linalg.norm(rows, axis=1), out=norms)
     return norms

@@ -14,7 +14,7 @@ from pcfed.simulation.interrupt import PendingSignal
 from pcfed.simulation.output import OutputIterate
 from pcfed.simulation.progress import ProgressLine
 from pcfed.simulation.result import Status
-from pcfed.simulation.runner import ADVICE, Ending, Evaluation, Hook, Runner
+from pcfed.simulation.runner import Ending, Evaluation, Hook, Runner
 from pcfed.storage.journal import Journal
 
 Stop = Callable[[Evaluation], bool]
@@ -82,11 +82,8 @@ class DivergenceHook(Hook):
         refusals = runner.recorder.refusals
         refusals.extend(runner.engine.refuse_infinite(runner.state, evaluation.record))
         if len(refusals) > runner.max_refusals:
-            round_index = runner.state.round - 1
-            runner.ending = Ending(
-                "diverged",
-                f"Diverged by round {round_index}: the objective is not finite; {ADVICE}.",
-            )
+            message = f"Diverged by round {runner.state.round - 1}: the objective is not finite"
+            runner.ending = Ending("diverged", f"{message}; {runner.engine.algorithm.advice}.")
 
 
 class StopHook(Hook):

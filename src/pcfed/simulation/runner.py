@@ -11,8 +11,6 @@ from pcfed.simulation.engine import Engine, RoundOutcome
 from pcfed.simulation.recorder import RunRecorder
 from pcfed.simulation.result import Record, Result, State, Status
 
-ADVICE = "try a smaller step or a smaller penalty"
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -169,9 +167,10 @@ class Runner:
         """Return whose update ended the run, and what to try."""
         last, info = outcome.refusals[-1], outcome.round_info
         name = self.engine.problem.names[last.agent]
+        numbers = f" (step {info.step:g}, penalty {info.penalty:g})" if info.step else ""
         return (
             f"Diverged in round {last.round}: the update of {name} was refused, {last.reason}; "
-            f"{ADVICE} (step {info.step:g}, penalty {info.penalty:g})."
+            f"{self.engine.algorithm.advice}{numbers}."
         )
 
     def result(self, models: Float64Array, average: Float64Array) -> Result:

@@ -16,6 +16,7 @@ from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Problem
 from pcfed.sampling import Purpose, Sampling, random_stream
+from pcfed.sets import SetRows
 from pcfed.simulation.checkpoint import Checkpoint, CheckpointFiles, Checkpointing, probe_of
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.hooks import (
@@ -335,6 +336,10 @@ def _initial_state(problem: Problem, algorithm: Algorithm, x0: Start, seed: int)
         given = x0.models if isinstance(x0, Result) else x0
         models = problem.as_models("run: x0", given)
     server, private = algorithm.start(models)
+    if algorithm.feasible:
+        sets = SetRows([agent.feasible_set for agent in problem.agents])
+        feasible = sets.project(np.ascontiguousarray(models, np.float64))
+        private = algorithm.start(feasible.astype(np.float64, copy=False))[1]
     return State(algorithm.state_kind, 0, server, private)
 
 

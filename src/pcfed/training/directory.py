@@ -6,6 +6,7 @@ history.jsonl     one record per line
 log.txt           events with times
 steps.json        how often the step was halved, if it was (`pcfed.training.step_search`)
 local.npz         the checkpoint of the trainings of single agents
+local_steps.json  how often their step was halved, if it was
 outcome.json      the metrics of the result (`pcfed.training.outcome`)
 result.npz        the last state and models, written at the end
 models.npz        the models to use: feasible, with names, columns and labels
@@ -80,9 +81,10 @@ class RunDirectory:
         self.result = path / "result.npz"
         self.local = path / "local.npz"
         self.outcome = path / "outcome.json"
-        checkpoints = (self.checkpoint, self.local)
-        previous = (file.with_name(f"{file.name}.previous") for file in checkpoints)
-        self.halvings = StepHalvings(path / "steps.json", (*checkpoints, *previous, self.history))
+        run_files = (self.checkpoint, _previous(self.checkpoint), self.history)
+        local_files = (self.local, _previous(self.local))
+        self.halvings = StepHalvings(path / "steps.json", run_files)
+        self.local_halvings = StepHalvings(path / "local_steps.json", local_files)
         self.models = path / "models.npz"
         if path.exists():
             self._check()
@@ -131,3 +133,8 @@ class RunDirectory:
                 stream.write(f"{now} {text}\n")
         except OSError as error:
             raise FileError(file, error) from None
+
+
+def _previous(checkpoint: Path) -> Path:
+    """Return the path of the checkpoint before the last one."""
+    return checkpoint.with_name(f"{checkpoint.name}.previous")

@@ -54,7 +54,7 @@ def open_run(path: Path) -> SavedRun:
     )
     run = SavedRun(
         path=path,
-        config=read_config(dict(metadata.config), path / "config.json"),
+        config=_read_config(path, metadata),
         versions=metadata.versions,
         history=read_journal(history) if history.exists() else (),
         outcome=Outcome.load(outcome) if outcome.exists() else None,
@@ -80,7 +80,9 @@ def open_models(path: Path) -> TrainedModels:
 
 def open_module(path: Path, folder: Path) -> Any:
     """Return the PyTorch module of a run directory; its file in a folder is run."""
-    config = read_config(dict(_load_metadata(path).config), folder / "config.json")
+    tables = dict(_load_metadata(path).config)
+    tables.pop("algorithm", None)  # it may be one that this version does not have
+    config = read_config(tables, folder / "config.json")
     return load_module(config, allow_import=True)[0]
 
 
@@ -93,6 +95,22 @@ def _load_metadata(path: Path) -> RunMetadata:
             "config.json; give the one that pcfed train printed, such as runs/train."
         )
     return RunMetadata.load(file)
+
+
+def _read_config(path: Path, metadata: RunMetadata) -> Config:
+    """Return the configuration of a training; earlier versions had the key ``exact``."""
+    tables = dict(metadata.config)
+    algorithm = tables.get("algorithm")
+    if isinstance(algorithm, dict) and "exact" in algorithm:
+        algorithm = dict(algorithm)
+        if algorithm.pop("exact") is not False:
+            raise ValueError(
+                f"{display_path(path)}: the algorithm must be one of this version, got PCFedAvg "
+                "with exact = true, which PCFedSplit replaces; train again for a report, or only "
+                "predict and export."
+            )
+        tables["algorithm"] = algorithm
+    return read_config(tables, path / "config.json")
 
 
 def _read_log(file: Path) -> str:

@@ -1,21 +1,26 @@
 """The step ``"auto"`` where the smoothness of a loss is not known: halve it until nothing diverges.
 
-A training of a PyTorch module starts as if its losses had the smoothness 1. If the loss exceeds ten
-times its value at the start, or is not a number, the training restarts with half the step. The file
-``steps.json`` counts the halvings. It is written before old files are removed, so that a training
-that is killed at any moment resumes to the same bits.
+A training of a PyTorch module by an algorithm with a step starts as if its losses had the
+smoothness 1. If the loss exceeds ten times its value at the start, or is not a number, the training
+restarts with half the step. The file ``steps.json`` counts the halvings. It is written before old
+files are removed, so that a training that is killed at any moment resumes to the same bits.
+
+PCFedSplit has no step. Where every agent trains alone, for comparison, there is always one, and
+``local_steps.json`` counts its halvings.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
-from pcfed.algorithms import Algorithm, Local, PCFedAvg
+from pcfed.algorithms import Algorithm, Local, PCFedAvg, PenaltyAlgorithm
 from pcfed.algorithms.base import STEP_FACTOR
 from pcfed.problem import Problem
+from pcfed.simulation.result import Result
 from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
 MAX_HALVINGS = 30
@@ -24,41 +29,52 @@ MAX_HALVINGS = 30
 DIVERGENCE_FACTOR = 10.0
 """A training has diverged if its loss is this many times as large as at the start."""
 
+LOCAL_PENALTY = 0.3
+"""The penalty of agents that train alone where no smoothness is known, times their step."""
 
-def needs_step_search(algorithm: Algorithm, problem: Problem) -> bool:
+
+def needs_step_search(algorithm: Algorithm, problem: Problem) -> TypeGuard[PenaltyAlgorithm]:
     """Return whether the step is ``"auto"`` and no smoothness is known to derive it from."""
-    return algorithm.step == "auto" and math.isinf(problem.L_f)
+    is_auto = isinstance(algorithm, PenaltyAlgorithm) and algorithm.step == "auto"
+    return is_auto and math.isinf(problem.L_f)
+
+
+def trial_step(algorithm: Algorithm, problem: Problem, num_halvings: int) -> float:
+    r"""Return the step to try.
+
+    The first is that of ``"auto"`` for $L = 1$: 0.6 over $1/m + \sigma/2$ for PC-FedAvg, whose
+    average moves by the m-th part of a step, and 0.6 for the others.
+    """
+    curvature = 1 / problem.m + problem.sigma / 2 if isinstance(algorithm, PCFedAvg) else 1.0
+    return float(STEP_FACTOR / curvature / 2**num_halvings)
 
 
 def with_trial_step(algorithm: Algorithm, problem: Problem, num_halvings: int = 0) -> Algorithm:
-    r"""Return the algorithm with the step to try; the same algorithm if no search is needed.
-
-    The first step is that of ``"auto"`` for $L = 1$: 0.6 over $1/m + \sigma/2$ for PC-FedAvg, whose
-    average moves by the m-th part of a step, and 0.6 for the others.
-    """
+    """Return the algorithm with the step to try; the same algorithm if no search is needed."""
     if not needs_step_search(algorithm, problem):
         return algorithm
-    curvature = 1 / problem.m + problem.sigma / 2 if isinstance(algorithm, PCFedAvg) else 1.0
-    return replace(algorithm, step=STEP_FACTOR / curvature / 2**num_halvings)
+    return replace(algorithm, step=trial_step(algorithm, problem, num_halvings))
 
 
 def local_algorithm(problem: Problem, algorithm: Algorithm, num_halvings: int) -> Local:
     r"""Return the algorithm with which every agent trains alone, with the penalty $\rho = L_f$.
 
-    Where no smoothness is known, its step is that of the training. Its parameters do not depend on
-    the number of rounds, so that the comparison can be resumed with more of them.
+    Where no smoothness is known, its first step is that of the training if that is a number, and
+    otherwise 0.6. Its parameters do not depend on the number of rounds, so that the comparison can
+    be resumed with more of them.
     """
     if 0 < problem.L_f < math.inf:
         return Local("auto", problem.L_f)
-    step = with_trial_step(algorithm, problem, num_halvings).step
-    number = step if isinstance(step, float) else 0.1
-    number /= problem.m if isinstance(algorithm, PCFedAvg) else 1
-    return Local(number, 0.3 / number)
+    step = STEP_FACTOR
+    if isinstance(algorithm, PenaltyAlgorithm) and isinstance(algorithm.step, float):
+        step = algorithm.step / (problem.m if isinstance(algorithm, PCFedAvg) else 1)
+    step /= 2**num_halvings
+    return Local(step, LOCAL_PENALTY / step)
 
 
 @dataclass(frozen=True)
 class StepsFile(SavedJson):
-    """The contents of ``steps.json``."""
+    """The contents of ``steps.json`` and ``local_steps.json``."""
 
     file_kind: ClassVar[str] = "count of step halvings"
     format: ClassVar[int] = 1
@@ -88,6 +104,30 @@ class StepHalvings:
 
     def __init__(self, path: Path, run_files: tuple[Path, ...]) -> None:
         self._path, self._run_files = path, run_files
+
+    def search(
+        self, train: Callable[[int], Result], on_restart: Callable[[Result, int], None]
+    ) -> Result:
+        """Train, and restart with half the step whenever the training diverges.
+
+        Parameters
+        ----------
+        train : callable
+            Takes the number of halvings and returns the result of all rounds with that step; it
+            has diverged if its status is "stopped" or "diverged".
+        on_restart : callable
+            Called before a restart, with the result that diverged and the new number of halvings.
+        """
+        while True:
+            num_halvings = self.load()
+            result = train(num_halvings)
+            if result.status not in ("stopped", "diverged"):
+                return result
+            if num_halvings == MAX_HALVINGS:
+                message = f"The loss diverges with a step that was halved {num_halvings} times."
+                return replace(result, status="diverged", message=message)
+            on_restart(result, num_halvings + 1)
+            self.restart(num_halvings + 1)
 
     def load(self) -> int:
         """Return the number of halvings so far, and complete a restart that was interrupted."""

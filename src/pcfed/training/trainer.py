@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,9 +24,9 @@ from pcfed.training.outcome import evaluate_training
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.step_search import (
     DIVERGENCE_FACTOR,
-    MAX_HALVINGS,
     local_algorithm,
     needs_step_search,
+    trial_step,
     with_trial_step,
 )
 from pcfed.training.trained_models import TrainedModels
@@ -128,32 +129,33 @@ class Trainer:
 
     def _search_step(self, workers: int, callbacks: Sequence[Callback], notify: Notify) -> Result:
         """Run all rounds, and restart with half the step whenever the loss diverges."""
-        problem, start = self.setup.problem, self.setup.start
-        initial = np.zeros(problem.n) if start is None else start
-        max_loss = DIVERGENCE_FACTOR * problem.loss(initial)
-        while True:
-            num_halvings = self.directory.halvings.load()
-            result = self._run_rounds(
-                with_trial_step(self.setup.algorithm, problem, num_halvings),
+        problem, algorithm, max_loss = self.setup.problem, self.setup.algorithm, self._max_loss()
+
+        def train(num_halvings: int) -> Result:
+            return self._run_rounds(
+                with_trial_step(algorithm, problem, num_halvings),
                 workers=workers,
                 callbacks=callbacks,
                 stop=lambda evaluation: not evaluation.record.loss <= max_loss,  # or not a number
                 max_refusals=0,
             )
-            if result.status not in ("stopped", "diverged"):
-                return result
-            if num_halvings == MAX_HALVINGS:
-                message = (
-                    f"The loss diverges with a step that was halved {num_halvings} times; give "
-                    "algorithm.step as a number."
-                )
-                return replace(result, status="diverged", message=message)
-            step = with_trial_step(self.setup.algorithm, problem, num_halvings + 1).step
+
+        def on_restart(result: Result, num_halvings: int) -> None:
+            step = trial_step(algorithm, problem, num_halvings)
             notify(
                 f"the loss diverged in round {result.state.round}; the training restarts with "
                 f"half the step, {step:.3g}."
             )
-            self.directory.halvings.restart(num_halvings + 1)
+
+        result = self.directory.halvings.search(train, on_restart)
+        if result.status == "diverged":
+            return replace(result, message=f"{result.message} Give algorithm.step as a number.")
+        return result
+
+    def _max_loss(self) -> float:
+        """Return the loss from which on a training has diverged."""
+        problem, start = self.setup.problem, self.setup.start
+        return DIVERGENCE_FACTOR * problem.loss(np.zeros(problem.n) if start is None else start)
 
     def _finish(self, result: Result, workers: int, callbacks: Sequence[Callback]) -> Result:
         """Save the models, compare them with those of agents that train alone, and summarize."""
@@ -183,16 +185,33 @@ class Trainer:
 
     def _train_locally(self, rounds: int, workers: int, callbacks: Sequence[Callback]) -> Result:
         """Train every agent alone, for the same number of rounds, to compare with."""
-        num_halvings = self.directory.halvings.load()
-        result = self._run(
-            local_algorithm(self.setup.problem, self.setup.algorithm, num_halvings),
-            rounds=rounds,
-            eval_every=max(1, rounds // 50),
-            max_refusals=self.config.training.max_refusals,
-            callbacks=callbacks,
-            checkpoint=self.directory.local,
-            workers=workers,
-        )
+        problem = self.setup.problem
+        unknown = math.isinf(problem.L_f)  # then steps may diverge
+        max_loss = self._max_loss() if unknown else math.inf
+
+        def has_diverged(evaluation: Evaluation) -> bool:
+            pairs = zip(problem.agents, evaluation.models, strict=True)
+            return not sum(agent.loss.value(x) for agent, x in pairs) / problem.m <= max_loss
+
+        def train(num_halvings: int) -> Result:
+            return self._run(
+                local_algorithm(problem, self.setup.algorithm, num_halvings),
+                rounds=rounds,
+                eval_every=max(1, rounds // 50),
+                max_refusals=0 if unknown else self.config.training.max_refusals,
+                callbacks=callbacks,
+                stop=has_diverged if unknown else None,
+                checkpoint=self.directory.local,
+                workers=workers,
+            )
+
+        def on_restart(result: Result, num_halvings: int) -> None:
+            self.directory.log(
+                f"agents alone: the loss diverged in round {result.state.round}; they restart with "
+                "half the step"
+            )
+
+        result = self.directory.local_halvings.search(train, on_restart) if unknown else train(0)
         self.directory.log(f"agents alone: {result.status}: {result.message}")
         return result
 

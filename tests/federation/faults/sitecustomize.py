@@ -16,10 +16,10 @@ from pathlib import Path
 def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> None:
     from flwr.supernode.runtime import run_clientapp
 
-    from pcfed import PCFedAvg
+    from pcfed import PCFedSplit
     from pcfed.federation.client import ClientState
 
-    save, local = ClientState.save, PCFedAvg.local
+    save, local = ClientState.save, PCFedSplit.local
 
     def fault(whose: str, place: str, now: object) -> bool:
         """Die or wait if the fault is here; return whether it was."""
@@ -45,7 +45,7 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
             (folder / "written").touch()
         fault(whose, "after", index)
 
-    PCFedAvg.local, ClientState.save = faulty_local, faulty_save
+    PCFedSplit.local, ClientState.save = faulty_local, faulty_save
     if wait and where == "before":
         run_clientapp.start_parent_process_monitor = lambda pid: None
 

@@ -1,0 +1,316 @@
+"""The local problems of PCFedSplit: all steps of a group in one loop.
+
+As in `pcfed.kernels.descent`, an agent's vectors stay in the cache from its first step to its last,
+each loop writes to one array only, and the bits are those of the NumPy code in
+`pcfed.algorithms.pcfedsplit_steps`, where the letters are explained. Only norms, which decide
+whether a step was too long, are summed in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+
+from pcfed.arrays import Array, Float64Array
+from pcfed.kernels.arguments import BatchSource, Callees, StepScratch, ThresholdSets
+from pcfed.kernels.compiler import (
+    Index,
+    compile_kernel,
+    helper,
+    matrix_type,
+    named_tuple_type,
+    vector_type,
+)
+from pcfed.kernels.descent import CALLEES, PIECE, callees, step_scratch_type
+from pcfed.kernels.gradients import gradient_at, source_type
+from pcfed.kernels.thresholds import INSIDE, SETS, UNRESOLVED, project_row
+
+VECTORS = 11
+"""Vectors in the scratch memory of a group."""
+
+# The same numbers as in `pcfed.algorithms.pcfedsplit_steps`.
+MIN_ROOT, EXCESS, RAISE, MAX_ATTEMPTS = 2.5, 0.15, 1.25, 60
+
+_exact = helper()
+_sums = helper("reassoc", "contract")
+
+
+class Start(NamedTuple):
+    """The results that the kernel writes, and where the agents start."""
+
+    x: Array
+    dx: Array
+    dz: Array
+    model: Float64Array
+    W: Float64Array
+    U: Float64Array
+    shift: Float64Array
+    """z − P."""
+    Y: Float64Array
+    shared: Array
+    """z, in the dtype of the steps; so is ``y_mean``."""
+    y_mean: Array
+
+
+class Numbers(NamedTuple):
+    """The numbers of the local problems."""
+
+    couplings: Array
+    """σ of every agent, (agents, 1), in the dtype of the steps."""
+    expected: Float64Array
+    """The curvature that every loss expects, (agents, 1)."""
+    factors: Float64Array
+    """The factors on these curvatures, (agents, 1); the kernel raises them."""
+    prox: float
+    ratio: float
+    relaxation: Any
+    longest: float
+    """The curvature is measured if the last step is at least this multiple of the first."""
+    trust: float
+
+
+class _Factors(NamedTuple):
+    """The factors of one agent's steps."""
+
+    x_own: Any
+    x_other: Any
+    x_step: Any
+    x_share: Any
+    z_own: Any
+    z_other: Any
+    z_step: Any
+    z_share: Any
+    momentum: Any
+
+
+@_exact
+def _place_point(start: Any, end: Any, s: Array, W: Array, shift: Array) -> None:
+    for j in range(start, end):
+        s[j] = W[j] + shift[j]
+
+
+@_exact
+def _place_x_constant(
+    start: Any, end: Any, e: Array, y_mean: Array, s: Array, factors: Any
+) -> None:
+    step, share = factors.x_step, factors.x_share
+    for j in range(start, end):
+        e[j] = step * y_mean[j] + share * s[j]
+
+
+@_exact
+def _place_z_constant(
+    start: Any, end: Any, e: Array, z: Array, U: Array, Y: Array, factors: Any
+) -> None:
+    step, share = factors.z_step, factors.z_share
+    for j in range(start, end):
+        e[j] = share * z[j] - step * e.dtype.type(U[j] - Y[j])
+
+
+@_exact
+def _place_own(start: Any, end: Any, p: Array, x: Array, z: Array, e: Array, factors: Any) -> None:
+    own, other = factors.x_own, factors.x_other
+    for j in range(start, end):
+        p[j] = (own * x[j] + other * z[j]) + e[j]
+
+
+@_exact
+def _place_shared(
+    start: Any, end: Any, q: Array, z: Array, x: Array, e: Array, g: Array, factors: Any
+) -> None:
+    own, other, step = factors.z_own, factors.z_other, factors.z_step
+    for j in range(start, end):
+        q[j] = ((own * z[j] + other * x[j]) + e[j]) - step * g[j]
+
+
+@_exact
+def _extrapolate(start: Any, end: Any, y: Array, new: Array, old: Array, momentum: Any) -> None:
+    for j in range(start, end):
+        y[j] = new[j] + momentum * (new[j] - old[j])
+
+
+@_exact
+def _scaled_difference(start: Any, end: Any, d: Array, factor: Any, a: Array, b: Array) -> None:
+    for j in range(start, end):
+        d[j] = factor * (a[j] - b[j])
+
+
+@_exact
+def _copy(start: Any, end: Any, to: Array, source: Array) -> None:
+    for j in range(start, end):
+        to[j] = source[j]
+
+
+@_sums
+def _distance(a: Array, b: Array) -> float:
+    total = 0.0
+    for j in range(Index(a.size)):
+        difference = np.float64(a[j] - b[j])
+        total += difference * difference
+    return math.sqrt(total)
+
+
+@_sums
+def _norm(a: Array) -> float:
+    total = 0.0
+    for j in range(Index(a.size)):
+        total += np.float64(a[j]) * np.float64(a[j])
+    return math.sqrt(total)
+
+
+@_exact
+def _measure(
+    callees: Callees,
+    i: int,
+    source: BatchSource,
+    scratch: StepScratch,
+    longest: float,
+    last: float,
+    z: Array,
+    g: Array,
+    again: Array,
+    trust: float,
+) -> float:
+    """Return the curvature along the last step; 0 if it is short, NaN if steps overflow."""
+    if last < longest or not math.isfinite(longest):
+        return 0.0
+    if not math.isfinite(last):
+        return math.nan
+    gradient_at(
+        callees.gradient, z, source, source.batches.shape[0] - 1, i, scratch.gradient, again
+    )
+    change: float = _distance(again, g)
+    if last <= trust * _norm(z) or change <= trust * _norm(again):
+        return 0.0
+    return change / last
+
+
+@_exact
+def _take_steps(
+    callees: Callees,
+    i: int,
+    blocks: Start,
+    factors: _Factors,
+    source: BatchSource,
+    sets: ThresholdSets,
+    scratch: StepScratch,
+    numbers: Numbers,
+) -> tuple[bool, float]:
+    """Take the steps of agent i, and write its results.
+
+    Return False if a projection is unresolved, and the measured curvature.
+    """
+    vectors, zero, n = scratch.vectors, Index(0), Index(blocks.shared.size)
+    s, e_x, e_z, p, q, g = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4], vectors[5]
+    for start in range(zero, n, PIECE):
+        end = min(start + PIECE, n)
+        _place_point(start, end, s, blocks.W[i], blocks.shift)
+        _place_x_constant(start, end, e_x, blocks.y_mean, s, factors)
+        _place_z_constant(start, end, e_z, blocks.shared, blocks.U[i], blocks.Y, factors)
+        _copy(start, end, vectors[6], blocks.model[i])
+    # At first the extrapolated points are the points themselves: their own vectors, and the second
+    # one for z, are used from the first extrapolation on.
+    x, z, z_next = vectors[6], blocks.shared, vectors[7]
+    x_hat, z_hat = x, z
+    steps = source.batches.shape[0]
+    first = last = 0.0
+    for k in range(steps):
+        gradient_at(callees.gradient, z_hat, source, k, i, scratch.gradient, g)
+        _place_own(zero, n, p, x_hat, z_hat, e_x, factors)
+        status = project_row(callees.project, p, sets, i, q)
+        if status == UNRESOLVED:
+            return not math.isfinite(_norm(p)), math.nan
+        if status == INSIDE:
+            p, q = q, p
+        _place_shared(zero, n, z_next, z_hat, x_hat, e_z, g, factors)
+        if k == 0:
+            first = last = _distance(z_next, z_hat)
+        elif k == steps - 1:
+            last = _distance(z_next, z_hat)
+        if k == steps - 1 or not math.isfinite(first):
+            break
+        x_hat, z_hat = vectors[8], vectors[9]
+        for start in range(zero, n, PIECE):
+            end = min(start + PIECE, n)
+            _extrapolate(start, end, x_hat, q, x, factors.momentum)
+            _extrapolate(start, end, z_hat, z_next, z, factors.momentum)
+        x, q = q, x
+        z, z_next = z_next, (vectors[10] if k == 0 else z)
+    longest = numbers.longest * first
+    measured = _measure(callees, i, source, scratch, longest, last, z_next, g, p, numbers.trust)
+    for start in range(zero, n, PIECE):
+        end = min(start + PIECE, n)
+        _copy(start, end, blocks.x[i], q)
+        _scaled_difference(start, end, blocks.dx[i], numbers.relaxation, q, s)
+        _scaled_difference(start, end, blocks.dz[i], numbers.relaxation, z_next, blocks.shared)
+    return True, measured
+
+
+@_exact
+def _solve(
+    callees: Callees,
+    blocks: Start,
+    numbers: Numbers,
+    source: BatchSource,
+    sets: ThresholdSets,
+    scratch: StepScratch,
+) -> bool:
+    """Solve the problems of all agents; return False if a projection is unresolved."""
+    tau, tau_x = numbers.prox, numbers.ratio * numbers.prox
+    dtype = blocks.x.dtype.type
+    for i in range(blocks.x.shape[0]):
+        sigma = np.float64(numbers.couplings[i, 0])
+        for _ in range(MAX_ATTEMPTS):
+            L = numbers.factors[i, 0] * numbers.expected[i, 0]
+            x_step, z_step = 1 / (0.0 + 2 * sigma + 1 / tau_x), 1 / (L + 2 * sigma + 1 / tau)
+            x_share, z_share = x_step / tau_x, z_step / tau
+            convexity = min(x_share, z_share)
+            root = min(1.0, max(math.sqrt(convexity), MIN_ROOT / source.batches.shape[0]))
+            factors = _Factors(
+                dtype(1 - x_step * sigma - x_share),
+                dtype(x_step * sigma),
+                dtype(x_step),
+                dtype(x_share),
+                dtype(1 - z_step * sigma - z_share),
+                dtype(z_step * sigma),
+                dtype(z_step),
+                dtype(z_share),
+                dtype((1 - root) / (1 + root)),
+            )
+            resolved, measured = _take_steps(
+                callees, i, blocks, factors, source, sets, scratch, numbers
+            )
+            if not resolved:
+                return False
+            if measured <= (1 + EXCESS) * L + EXCESS * (2 * sigma + 1 / tau):
+                break
+            if not 0 < measured < math.inf or not L > 0:
+                numbers.factors[i, 0] *= 4
+            else:
+                while measured > L:
+                    numbers.factors[i, 0], L = RAISE * numbers.factors[i, 0], RAISE * L
+    return True
+
+
+@cache
+def solve(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
+    """Return ``_solve``, compiled for parameters and features of these dtypes."""
+    number = numba.from_dtype(dtype)
+    rows, vector = matrix_type(number), vector_type(number)
+    totals = matrix_type(types.float64, readonly=True)
+    server = vector_type(types.float64, readonly=True)
+    start = named_tuple_type(
+        Start, rows, rows, rows, totals, totals, totals, server, server, vector, vector
+    )
+    column = matrix_type(types.float64)
+    real = types.float64
+    numbers = named_tuple_type(Numbers, rows, column, column, real, real, number, real, real)
+    data = (source_type(dtype, features), SETS, step_scratch_type(number))
+    kernel = compile_kernel(_solve, (CALLEES, start, numbers, *data))
+    return partial(kernel, callees(dtype, features, projects=True))
