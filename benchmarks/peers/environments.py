@@ -79,6 +79,8 @@ PEERS = {
     BASE: Peer("pcfed FedAvg, workers=2", "pcfed_rounds", ("FedAvg", "2")),
     "pc-1": Peer("pcfed PC-FedAvg, workers=1", "pcfed_rounds", ("PCFedAvg", "1")),
     "pc-2": Peer("pcfed PC-FedAvg, workers=2", "pcfed_rounds", ("PCFedAvg", "2")),
+    "split-1": Peer("pcfed PCFedSplit, workers=1", "pcfed_rounds", ("PCFedSplit", "1")),
+    "split-2": Peer("pcfed PCFedSplit, workers=2", "pcfed_rounds", ("PCFedSplit", "2")),
 }
 
 

@@ -138,7 +138,7 @@ def _batch_cases(problem: str, rounds: int, noisy: int, others: int) -> Iterator
 
 
 def _family_case(
-    m: int, others: int, H: int = FAMILY_STEPS, present: float = 1.0, *, few_pairs: bool = True
+    m: int, others: int, H: int = FAMILY_STEPS, present: float = 1.0, *, few_pairs: bool = False
 ) -> Case:
     """Return a case of the family."""
     return Case(
@@ -154,8 +154,11 @@ CASES = (
     *_batch_cases("least squares", 2000, 1000, 2000),
     *_batch_cases("digits", 1500, 500, 1500),
     *_batch_cases("MNIST", 1500, 500, 300),
-    *(_family_case(m, 4000, few_pairs=False) for m in (4, 10, 32)),
-    *(_family_case(m, others) for m, others in ((100, 8000), (320, 2000), (1000, 600))),
+    *(_family_case(m, 4000) for m in (4, 10, 32)),
+    *(
+        _family_case(m, others, few_pairs=True)
+        for m, others in ((100, 8000), (320, 2000), (1000, 600))
+    ),
     *(_family_case(32, 4000, H=H) for H in (1, 3, 30)),
     *(_family_case(100, 4000, present=present) for present in (0.3, 0.1)),
 )

@@ -1,9 +1,9 @@
 r"""Rounds and bytes to a certified gap: PCFedSplit and other algorithms.
 
 PCFedSplit runs once in every case of `pcfed.experiments.round_cases`, with its default arguments.
-PC-FedAvg runs with every pair of a grid, and we take the best pair for each accuracy; in some cases
-of the family only with the best pairs of another case. The penalised baselines run once each, with
-the step and the penalty ``"auto"``. Accelerated projected gradients need all agents and all data.
+PC-FedAvg runs with every pair of a grid, and we take the best pair for each accuracy; with very
+many agents only with the pairs that were best for fewer. The penalised baselines run once each,
+with the step and the penalty ``"auto"``. Accelerated projected gradients need all agents and data.
 
 The gap of a run is the objective of its models, made feasible, minus a lower bound on the optimum,
 relative to the objective. The lower bound is that of a certificate of a reference solution, so the
@@ -222,22 +222,21 @@ def entries(case: Case, pairs: Sequence[int] = GRID) -> list[int]:
     return [k for k in range(len(ENTRIES)) if k not in left_out]
 
 
-def _best_pairs(runs: Sequence[GapHistory]) -> list[int]:
-    """Return the best pairs of the grid in the largest case of the family that has them all.
+def _best_pairs(results: RoundsResults) -> list[int]:
+    """Return the best pairs of the grid in the case with the most agents; all if there is none.
 
     Pairs are compared by the rounds to the first target, then to the next ones, then by gaps.
     """
-    whole = [each for each in runs if each.case.problem == FAMILY and each.name == PAPER]
-    if not whole:
+    cases = results.cases_by_agents
+    if not cases:
         return list(GRID)
-    largest = max((each.case for each in whole), key=lambda case: case.agents)
 
     def quality(run: GapHistory) -> tuple[float, ...]:
         reached = [run.reach(target) for target in run.case.targets]
         return (*(each.round if each else math.inf for each in reached), run.smallest_gap)
 
-    grid = zip(GRID, [each for each in whole if each.case == largest], strict=True)
-    return sorted(k for k, _ in sorted(grid, key=lambda pair: quality(pair[1]))[:FEW_PAIRS])
+    qualities = dict(zip(GRID, map(quality, results.of(cases[-1], PAPER)), strict=True))
+    return sorted(sorted(GRID, key=qualities.__getitem__)[:FEW_PAIRS])
 
 
 # -- runs ---------------------------------------------------------------------------------------
@@ -276,7 +275,8 @@ def run_rounds(
             return dict(zip(jobs, runs, strict=True))
 
         done = run_all([(case, k) for case in cases if not case.few_pairs for k in entries(case)])
-        pairs = _best_pairs([done[job] for job in sorted(done, key=lambda job: job[1])])
+        in_order = sorted(done, key=lambda job: job[1])
+        pairs = _best_pairs(RoundsResults(tuple(done[job] for job in in_order)))
         few = [case for case in cases if case.few_pairs]
         done |= run_all([(case, k) for case in few for k in entries(case, pairs)])
     order = {case: i for i, case in enumerate(cases)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from pcfed.experiments.round_cases import FAMILY, FAMILY_STEPS, Case
@@ -126,7 +126,7 @@ def _family_section(rounds: RoundsResults) -> Section:
     )
     panels = [_panel_by_agents(rounds, target, styles) for target in cases[0].targets]
     blocks: list[Block] = [
-        Paragraph(_family_text(family)),
+        Paragraph(_family_text(cases)),
         ChartGroup(
             "rounds-family", [Chart("Rounds to a gap by number of agents", caption, panels)], styles
         ),
@@ -141,19 +141,18 @@ def _family_section(rounds: RoundsResults) -> Section:
     return Section("rounds-family", "Number of agents, local steps, participation", blocks)
 
 
-def _family_text(family: Sequence[Case]) -> str:
+def _family_text(cases: Sequence[Case]) -> str:
     """Return what the problem is, and with which pairs of its grid PC-FedAvg runs."""
     text = (
         "Least squares with all data in every gradient and l1 budgets, most of which bind. "
         f"{PAPER} and the baselines have fewer rounds where a round takes long, and end as stalled "
         "when their gap hardly falls while the number of rounds is tripled."
     )
-    whole = [case.agents for case in family if not case.few_pairs]
-    if whole and len(whole) < len(family):
+    whole = [case for case in cases if not case.few_pairs]
+    if 0 < len(whole) < len(cases):
         text += (
-            f" {PAPER} runs with all {len(GRID)} pairs of the grid up to m = {max(whole):,}, with "
-            f"{FAMILY_STEPS} local steps and all agents; in the other cases with the {FEW_PAIRS} "
-            f"pairs that were best for m = {max(whole):,}."
+            f" From m = {cases[len(whole)].agents:,} on, {PAPER} runs only with the {FEW_PAIRS} "
+            f"pairs that were best for m = {whole[-1].agents:,}, if all agents take part."
         )
     return f"{text} The {ACCELERATED} method has no local steps and needs all agents."
 
@@ -177,7 +176,9 @@ def _panel_by_agents(rounds: RoundsResults, target: float, styles: Mapping[str, 
         log_x=True,
         log_y=True,
     )
-    panel.layout["xaxis"].update(tickmode="array", tickvals=[case.agents for case in cases])
+    agents = [case.agents for case in cases]
+    x_range = [math.log10(agents[0]) - 0.1, math.log10(agents[-1]) + 0.1]
+    panel.layout["xaxis"].update(tickmode="array", tickvals=agents, range=x_range)
     # One scale for all gaps, so that the panels can be compared.
     gaps = itertools.product(cases, styles, cases[0].targets)
     numbers = [record.round for key in gaps if (record := rounds.first(*key))]
@@ -207,7 +208,9 @@ def _rounds_table(
                 ]
                 rows.append([Cell(name, heading="row", style=style), *map(Cell, texts)])
         groups.append(RowGroup(rows))
-    columns = ["algorithm", *(case.title.removeprefix("least squares, ") for case in cases)]
+    titles = [case.title.split(", ") for case in cases]
+    shared = set(titles[0]).intersection(*titles)
+    columns = ["algorithm", *(_unbroken(each for each in t if each not in shared) for t in titles)]
     missing = [name for name in styles if name not in reached]
     hint = f"Not listed, because they reached none of the gaps: {', '.join(missing)}."
     return Table(
@@ -218,6 +221,11 @@ def _rounds_table(
         caption=label,
         hint=hint if missing else "",
     )
+
+
+def _unbroken(parts: Iterable[str]) -> str:
+    """Return parts of a title, with line breaks between them only."""
+    return ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in parts)
 
 
 def _megabytes(record: GapRecord) -> float:
