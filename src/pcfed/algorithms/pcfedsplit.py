@@ -49,10 +49,10 @@ Prox = float | Literal["auto"]
 """A number, or ``"auto"`` for one that is balanced during the run."""
 
 FIRST_PROX, NOISY_PROX = 5.0, 20.0
-"""The first τ, times the mean curvature L, for full and for smaller batches."""
+"""The first τ, times the mean curvature L + σ/2, for full and for smaller batches."""
 
 PROX_RANGE = (1e-2, 1e2)
-"""The smallest and the largest τ, times L; outside of it, rounds may diverge or stall."""
+"""The smallest and the largest τ, times L + σ/2; outside of it, rounds may diverge or stall."""
 
 COUPLING_FACTOR, MAX_RATIO = 0.15, 8.0
 """α is 0.15 √(L/σ), at least 1 and at most 8: the weaker the coupling is, compared with the
@@ -285,7 +285,7 @@ def _balanced_prox(server: Vectors, sums: Sums, totals: dict[str, float]) -> dic
 def _first_prox(totals: dict[str, float], agents: int) -> dict[str, Array]:
     """Return the first τ and α, powers of two, and the mean curvature on which they are based."""
     L, sigma = totals["curvature"] / agents, totals["coupling"] / agents
-    total = L + sigma
+    total = L + sigma / 2
     factor = NOISY_PROX if totals["noisy"] else FIRST_PROX
     factor = NONCONVEX_PROX if totals["nonconvex"] else factor
     tau = _power_of_two(math.log2(factor) - math.log2(total)) if total > 0 else 1.0
