@@ -4,15 +4,14 @@
 
 The 60,000 images of MNIST are divided among the agents with Dirichlet(0.3) labels. Every agent has
 an l1 budget of its own, from 5 to 150, and a coupling of 0.1. PCFedSplit runs with its defaults, 20
-local steps and full batches, on two workers. Rounds are evaluated with the objective of the models,
-which are feasible in every round, and certified now and then. The optimum is that of a run ten
-times as long, with its own certificate.
+local steps and full batches, on two workers. The models are feasible in every round; the gap of a
+round is the distance of their objective from the lower bound that the certificate of the last round
+proves.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -23,7 +22,7 @@ from pcfed.losses import SoftmaxRegression
 from pcfed.sets import L1Ball
 
 GAPS = (1e-1, 1e-2, 1e-3)
-ROUNDS, LONG = 60, 600
+ROUNDS = 100
 LOCAL_STEPS = 20
 
 
@@ -46,28 +45,18 @@ def main() -> None:
     """Run, and print what it took to reach each gap."""
     problem = problem_of(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
     with threadpool_limits(1):
-        begin = time.perf_counter()
-        short = run(problem, PCFedSplit(), rounds=ROUNDS, local_steps=LOCAL_STEPS, workers=2)
-        print(f"{problem!r}: {ROUNDS} rounds in {time.perf_counter() - begin:.0f} s", flush=True)
-        long = run(
-            problem,
-            PCFedSplit(),
-            rounds=LONG - ROUNDS,
-            local_steps=LOCAL_STEPS,
-            x0=short,
-            eval_every=20,
-            workers=2,
-        )
-        best = min(record.objective for record in long.history)
-        certificate = certify(problem, long)
-        print(f"optimum: {best:.6f}, certified to {certificate.relative_gap:.1e}", flush=True)
-        for gap in GAPS:
-            found = next((r for r in long.history if r.objective <= (1 + gap) * best), None)
-            if found is None:
-                print(f"gap {gap:g}: not reached")
-                continue
-            print(f"gap {gap:g}: {found.round} rounds, {found.seconds:.0f} s")
-        print(f"certified after {ROUNDS} rounds: {certify(problem, short).relative_gap:.1e}")
+        result = run(problem, PCFedSplit(), rounds=ROUNDS, local_steps=LOCAL_STEPS, workers=2)
+        seconds = result.history[-1].seconds
+        print(f"{problem!r}: {ROUNDS} rounds in {seconds:.0f} s", flush=True)
+        certificate = certify(problem, result)
+    if certificate.gap is None:
+        sys.exit(certificate.reason)
+    bound = certificate.objective - certificate.gap
+    print(certificate.sentence)
+    for gap in GAPS:
+        found = next((r for r in result.history if r.objective <= (1 + gap) * bound), None)
+        took = f"{found.round} rounds, {found.seconds:.0f} s" if found else "not reached"
+        print(f"gap {gap:g}: {took}")
 
 
 if __name__ == "__main__":

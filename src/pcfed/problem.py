@@ -88,6 +88,16 @@ class Agent:
             return self.constraint
         return Blocks({(0, intercept.start): self.constraint})
 
+    def typical_smoothness(self, batch: int) -> float:
+        """Return that of the loss; it is computed once for every size of batches."""
+        if batch not in self._typical_smoothness:
+            self._typical_smoothness[batch] = self.loss.typical_smoothness(batch)
+        return self._typical_smoothness[batch]
+
+    @cached_property
+    def _typical_smoothness(self) -> dict[int, float]:
+        return {}
+
 
 class Problem:
     r"""Agents that train together, and the quantities of the joint problem.

@@ -106,7 +106,7 @@ def expected_curvatures(context: LocalContext, index: int) -> Float64Array:
     their noise fades.
     """
     pairs = zip(context.agents, context.batches, strict=True)
-    typical = np.array([agent.loss.typical_smoothness(b.batch_size) for agent, b in pairs])
+    typical = np.array([agent.typical_smoothness(b.batch_size) for agent, b in pairs])
     typical[~np.isfinite(typical)] = 1.0
     typical[context.noisy] /= decaying(1.0)(index)
     return typical[:, None]
