@@ -33,24 +33,15 @@ from pcfed import kernels
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.schedules import decaying
 from pcfed.arrays import Array, Float64Array
-from pcfed.kernels.arguments import StepScratch, read_only
+from pcfed.kernels.arguments import (
+    EXCESS,
+    MAX_ATTEMPTS,
+    MIN_ROOT,
+    RAISE,
+    StepScratch,
+    read_only,
+)
 from pcfed.losses import Loss
-
-MIN_ROOT = 2.5
-"""√q is at least this over the number of steps: truncated acceleration overshoots, and the
-relaxation multiplies that."""
-
-MAX_ATTEMPTS = 60
-"""How often the steps of a round are taken, at most."""
-
-EXCESS = 0.15
-"""Steps are too long if the measured curvature exceeds L by this share of 1/η_z.
-
-Accelerated steps become unstable from ηL = 4/3 on.
-"""
-
-RAISE = 1.25
-"""Factors on curvatures are raised by powers of this number."""
 
 SHORTER, LONGER = 0.5, 2.0
 """The curvature is measured unless the last step is shorter than this multiple of the first: in

@@ -21,6 +21,24 @@ BLOCK_FEATURES = 2**16  # features of a block of samples, so that its second use
 NEAR_FEATURES = 2**14  # four samples and all rows of coefficients together, in the nearest cache
 
 
+# Of PCFedSplit, for its kernel and for the same steps in NumPy:
+MIN_ROOT = 2.5
+"""√q is at least this over the number of steps: truncated acceleration overshoots, and the
+relaxation multiplies that."""
+
+MAX_ATTEMPTS = 60
+"""How often the steps of a round are taken, at most."""
+
+EXCESS = 0.15
+"""Steps are too long if the measured curvature exceeds L by this share of 1/η_z.
+
+Accelerated steps become unstable from ηL = 4/3 on.
+"""
+
+RAISE = 1.25
+"""Factors on curvatures are raised by powers of this number."""
+
+
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """Return a view of an array that cannot be written to."""
     view = array.view()

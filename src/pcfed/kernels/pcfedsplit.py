@@ -18,7 +18,16 @@ import numpy as np
 from numba import types
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.kernels.arguments import BatchSource, Callees, StepScratch, ThresholdSets
+from pcfed.kernels.arguments import (
+    EXCESS,
+    MAX_ATTEMPTS,
+    MIN_ROOT,
+    RAISE,
+    BatchSource,
+    Callees,
+    StepScratch,
+    ThresholdSets,
+)
 from pcfed.kernels.compiler import (
     Index,
     compile_kernel,
@@ -33,9 +42,6 @@ from pcfed.kernels.thresholds import INSIDE, SETS, UNRESOLVED, project_row
 
 VECTORS = 11
 """Vectors in the scratch memory of a group."""
-
-# The same numbers as in `pcfed.algorithms.pcfedsplit_steps`.
-MIN_ROOT, EXCESS, RAISE, MAX_ATTEMPTS = 2.5, 0.15, 1.25, 60
 
 _exact = helper()
 _sums = helper("reassoc", "contract")
