@@ -1,11 +1,12 @@
-r"""The problem: agents with private losses and private sets, coupled through their average.
+r"""The problem: agents with private losses and private sets, coupled through a shared model.
 
-$$ \min_{x_i \in X_i} \; f(x_1..x_m)
-   = \frac1m \sum_i \Big( f_i(\bar x) + \frac{\sigma_i}{2} \|x_i - \bar x\|^2 \Big),
-   \qquad \bar x = \frac1m \sum_i x_i $$
+$$ \min_{x_i \in X_i} \; \frac1m \sum_i \Big( \theta_i f_i(x_i) + (1 - \theta_i) f_i(c)
+   + \frac{\sigma_i}{2} \|x_i - c\|^2 \Big) $$
 
-Here $f_i$ is ``Agent.loss``, $X_i$ is ``Agent.constraint``, $\sigma_i$ is
-``Agent.coupling``.
+Here $f_i$ is ``Agent.loss``, $X_i$ is ``Agent.constraint``, $\sigma_i$ is ``Agent.coupling`` and
+$\theta_i$ is ``Agent.personalization``. The centre $c$ is the average $\bar x$ of the models, or a
+free variable of its own (``Problem.center``). With $\theta = 0$ and the average, the default, it is
+the paper's problem.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -24,20 +26,26 @@ from pcfed.notebook import html_table
 from pcfed.sets import Blocks, ConvexSet
 from pcfed.validation import floating, positive
 
+Center = Literal["average", "free"]
+"""What the models are coupled to: their average, or a shared model of its own."""
+
 
 @dataclass(frozen=True, eq=False)
 class Agent:
-    r"""One participant: its data, its private constraint set and its coupling to the average.
+    r"""One participant: its data, its private constraint set and its coupling to the others.
 
     Parameters
     ----------
     loss : Loss
-        The local loss $f_i$, evaluated at the population average.
+        The local loss $f_i$.
     constraint : ConvexSet
         The private set $X_i$ that must contain the agent's own model. It applies to the
         coefficients only, not to the intercept, unless ``constrain_intercept`` is true.
     coupling : float
-        $\sigma_i \ge 0$, the weight of the squared distance of the agent's model to the average.
+        $\sigma_i \ge 0$, the weight of the squared distance of the agent's model to the centre.
+    personalization : float
+        $\theta_i$ in [0, 1], how much of the loss is taken at the agent's own model: 0, the
+        default, takes it at the centre (the paper's problem), 1 at the own model.
     test : Loss, optional
         The same kind of loss on held-out data; it is evaluated at the agent's own model.
     name : str
@@ -58,6 +66,7 @@ class Agent:
     loss: Loss
     constraint: ConvexSet
     coupling: float
+    personalization: float = 0.0
     test: Loss | None = None
     name: str = ""
     constrain_intercept: bool = False
@@ -74,6 +83,13 @@ class Agent:
                 )
         coupling = positive("Agent: coupling", self.coupling, zero=True)
         object.__setattr__(self, "coupling", coupling)
+        theta = positive("Agent: personalization", self.personalization, zero=True)
+        if not theta <= 1:
+            raise ValueError(
+                f"Agent: personalization must be in [0, 1], got {self.personalization!r}; give 0 "
+                "to take the loss at the centre, 1 to take it at the agent's own model."
+            )
+        object.__setattr__(self, "personalization", theta)
         # Raises if the set has another number of entries than the parameters.
         self.feasible_set.project(np.zeros(self.loss.n))
 
@@ -106,6 +122,9 @@ class Problem:
     ----------
     agents : iterable of Agent
         The roster. Its order matters: random streams are keyed by the position in it.
+    center : {"average", "free"}
+        What the models are coupled to: their average, or a free centre, a shared model of its own
+        that no set limits.
 
     Attributes
     ----------
@@ -128,7 +147,7 @@ class Problem:
     (2, 2, 0.5)
     """
 
-    def __init__(self, agents: Iterable[Agent]) -> None:
+    def __init__(self, agents: Iterable[Agent], center: Center = "average") -> None:
         roster = list(agents)
         if not roster:
             raise ValueError("Problem: agents must not be empty, got none; add an Agent.")
@@ -141,6 +160,11 @@ class Problem:
                     f"{agent.loss.shape} but agent 0 has {first.n} of shape {first.shape}; "
                     "all losses must share one parameter shape."
                 )
+        if center not in get_args(Center):
+            raise ValueError(
+                f"Problem: center must be 'average' or 'free', got {center!r}; choose one."
+            )
+        self.center = center
         self.agents = tuple(roster)
         self.names = tuple(agent.name or f"agent {i}" for i, agent in enumerate(roster))
         name, times = Counter(self.names).most_common(1)[0]
@@ -157,10 +181,13 @@ class Problem:
 
     def _repr_html_(self) -> str:
         rows = [
-            (name, a.loss.size, a.test.size if a.test else None, a.constraint, a.coupling)
+            (
+                *(name, a.loss.size, a.test.size if a.test else None),
+                *(a.constraint, a.coupling, a.personalization),
+            )
             for name, a in zip(self.names, self.agents, strict=True)
         ]
-        columns = ("agent", "samples", "held out", "set", "coupling")
+        columns = ("agent", "samples", "held out", "set", "coupling", "personalization")
         return html_table(repr(self), columns, rows)
 
     @cached_property
@@ -176,6 +203,11 @@ class Problem:
         sizes = [None] * self.m if batches is None else batches
         pairs = zip(self.agents, sizes, strict=True)
         return max(agent.loss.typical_smoothness(size) for agent, size in pairs)
+
+    @property
+    def losses_at_average(self) -> bool:
+        """Whether it is the paper's problem: all losses are taken at the average of the models."""
+        return self.center == "average" and not any(a.personalization for a in self.agents)
 
     @property
     def sigma(self) -> float:
@@ -214,27 +246,47 @@ class Problem:
         r"""Return the average loss of one model, $\frac1m \sum_i f_i(x)$."""
         return sum(agent.loss.value(x) for agent in self.agents) / self.m
 
-    def objective(self, models: Array) -> float:
-        r"""Return $f(x_1..x_m)$ of the models, one row per agent."""
-        x = self.as_models("Problem.objective: models", models)
-        mean = x.mean(axis=0)
-        pairs = zip(self.agents, x, strict=True)
-        coupling = sum(a.coupling / 2 * float(np.sum((x_i - mean) ** 2)) for a, x_i in pairs)
-        return self.loss(mean) + coupling / self.m
+    def objective(self, models: Array, center: Array | None = None) -> float:
+        r"""Return the objective of the models, one row per agent.
 
-    def gradient(self, models: Array) -> Float64Array:
-        r"""Return the gradient of $f$ at the models, one row per agent.
-
-        $$ \nabla_j f = \frac1m \Big( \frac1m \sum_i \big( \nabla f_i(\bar x)
-           - \sigma_i (x_i - \bar x) \big) + \sigma_j (x_j - \bar x) \Big) $$
+        Parameters
+        ----------
+        models : array of shape (m, n)
+            The models $x_i$.
+        center : array of shape (n,), optional
+            The centre $c$; needed if it is free. By default the average of the models.
         """
-        x = self.as_models("Problem.gradient: models", models)
-        mean = x.mean(axis=0)
-        g = np.zeros(self.n)
-        for agent in self.agents:
-            g += agent.loss.gradient(mean)
-        s = np.array([[agent.coupling] for agent in self.agents]) * (x - mean)
-        return np.asarray((g / self.m - s.mean(axis=0) + s) / self.m)
+        x, c = self._models_and_center("Problem.objective", models, center)
+        total = 0.0
+        for agent, x_i in zip(self.agents, x, strict=True):
+            theta = agent.personalization
+            total += agent.coupling / 2 * float(np.sum((x_i - c) ** 2))
+            if theta < 1:
+                total += (1 - theta) * agent.loss.value(c)
+            if theta > 0:
+                total += theta * agent.loss.value(x_i)
+        return total / self.m
+
+    def gradient(self, models: Array, center: Array | None = None) -> Float64Array:
+        r"""Return the gradient of the objective in the models, one row per agent.
+
+        $$ \nabla_j = \frac1m \Big( \theta_j \nabla f_j(x_j) + \sigma_j (x_j - c) + \frac1m \sum_i
+           \big( (1 - \theta_i) \nabla f_i(c) - \sigma_i (x_i - c) \big) \Big) $$
+
+        The sum is there only if the centre is the average. The arguments are those of `objective`.
+        """
+        x, c = self._models_and_center("Problem.gradient", models, center)
+        own, shared = np.zeros((self.m, self.n)), np.zeros(self.n)
+        for i, agent in enumerate(self.agents):
+            theta = agent.personalization
+            own[i] = agent.coupling * (x[i] - c)
+            if self.center == "average":
+                shared -= own[i]
+                if theta < 1:
+                    shared += (1 - theta) * agent.loss.gradient(c)
+            if theta > 0:
+                own[i] += theta * agent.loss.gradient(x[i])
+        return np.asarray((own + shared / self.m) / self.m)
 
     def infeasibility(self, models: Array) -> Float64Array:
         r"""Return the distance of every model to its own set, $\|x_i - \Pi_{X_i}[x_i]\|$."""
@@ -244,7 +296,22 @@ class Problem:
 
     def to_float64(self) -> Problem:
         """Return the same problem with all losses in float64 arithmetic; test losses stay."""
-        return Problem(replace(agent, loss=agent.loss.to_float64()) for agent in self.agents)
+        agents = (replace(agent, loss=agent.loss.to_float64()) for agent in self.agents)
+        return Problem(agents, self.center)
+
+    def _models_and_center(
+        self, where: str, models: Array, center: Array | None
+    ) -> tuple[Float64Array, Float64Array]:
+        """Return the models as rows, and the centre."""
+        x = self.as_models(f"{where}: models", models)
+        if center is None and self.center == "free":
+            raise ValueError(
+                f"{where}: center must be given where the center is free, got None; give "
+                "result.center."
+            )
+        if center is None or self.center == "average":
+            return x, x.mean(axis=0)
+        return x, self.as_models(f"{where}: center", center)[0]
 
     def as_models(self, where: str, models: Array) -> Float64Array:
         """Return ``models`` as an (m, n) float64 array; one vector is repeated for every agent."""

@@ -83,11 +83,14 @@ def _direction(
     """Return what line 8 subtracts, over the step, from the m blocks x of agent i."""
     m, n = x.shape
     mean = x.mean(axis=0)
-    (g,) = work.gradient(mean[None].astype(work.dtype), step, out=np.empty((1, n), work.dtype))
+    theta = work.agents[0].personalization
+    points = np.stack([x[i], mean])[None].astype(work.dtype)
+    ((g_x, g_z),) = work.gradient(points, step, out=np.empty((1, 2, n), work.dtype))
     p = rho * (x[i] - work.project(x[i : i + 1], out=np.empty((1, n)))[0])
     sigma = work.agents[0].coupling
     s = sigma * (x[i] - mean)
     others = sigma * (x - mean) if rule == "printed" else s
-    direction: Float64Array = np.repeat(g[None] / m, m, axis=0) - others / m
-    direction[i] = g / m + p + s * (m - 1) / m
+    shared = (1 - theta) * g_z / m
+    direction: Float64Array = np.repeat(shared[None], m, axis=0) - others / m
+    direction[i] = shared + theta * g_x + p + s * (m - 1) / m
     return direction

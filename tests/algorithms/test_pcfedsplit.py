@@ -46,8 +46,8 @@ def test_equals_douglas_rachford_if_local_problems_are_solved(name, alpha, kappa
     result = run(problem, PCFedSplit(relaxation=kappa), rounds=6, local_steps=MANY)
     (tau,), (found,) = result.state.server["prox"], result.state.server["ratio"]
     assert found == alpha
-    everybody = [range(3)] * 5  # the first round sets τ
-    models, center = douglas_rachford(problem, everybody, tau=tau, alpha=alpha, kappa=kappa)
+    everybody, numbers = [range(3)] * 6, {"tau": tau, "alpha": alpha, "kappa": kappa}
+    models, center = douglas_rachford(problem, everybody, **numbers, idle=1)
     np.testing.assert_allclose(result.models, models, rtol=0, atol=1e-10)
     np.testing.assert_allclose(result.state.server["z"], center, rtol=0, atol=1e-10)
     assert np.ptp(models, axis=0).max() > 0.1 or name == "whole space"
@@ -55,7 +55,7 @@ def test_equals_douglas_rachford_if_local_problems_are_solved(name, alpha, kappa
 
 @pytest.mark.parametrize("prox", [0.05, 2.0])
 def test_absent_agents_are_randomised_blocks_of_the_oracle(prox):
-    problem = regressions([L1Ball(0.5), Box(-0.5, 0.2), L2Ball(1.0), WholeSpace()])
+    problem = regressions([L1Ball(0.5), Box(-0.5, 0.2), L2Ball(1.0), Simplex(3.0)])
     present = [[0, 1], [1], [0, 1, 2], [2], [0, 2], [0, 1, 2, 3], [3], [1, 3]]  # two join later
     absent = [[i for i in range(4) if i not in each] for each in present]
     options = {"rounds": len(present), "local_steps": MANY, "participation": absent}

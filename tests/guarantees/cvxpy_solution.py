@@ -43,9 +43,11 @@ def federation(
 def solve(problem: Problem, cases: Sequence[Case], terms: Sequence[LossTerm]) -> float:
     """Return the optimal value."""
     x = [cp.Variable(problem.n) for _ in cases]
-    mean = sum(x) / problem.m
+    center = sum(x) / problem.m if problem.center == "average" else cp.Variable(problem.n)
     cost = sum(
-        term(mean) + agent.coupling / 2 * cp.sum_squares(x_i - mean)
+        agent.personalization * term(x_i)
+        + (1 - agent.personalization) * term(center)
+        + agent.coupling / 2 * cp.sum_squares(x_i - center)
         for agent, x_i, term in zip(problem.agents, x, terms, strict=True)
     )
     constraints = [

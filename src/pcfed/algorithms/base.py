@@ -32,7 +32,7 @@ from pcfed.algorithms.schedules import (
     value_at,
 )
 from pcfed.arrays import Array, Float64Array
-from pcfed.problem import Problem
+from pcfed.problem import Center, Problem
 
 Vectors = Mapping[str, Array]
 """Vectors by name."""
@@ -90,7 +90,7 @@ class Update:
     Attributes
     ----------
     sent : Vectors
-        The vectors for the server, where they are only ever summed: those of ``Algorithm.sends``,
+        The vectors for the server, where they are only ever summed: ``Algorithm.sent_vectors``,
         and ``STATISTICS`` if the algorithm has any.
     pending : Vectors
         What the agent needs to commit its update once it is accepted; never sent.
@@ -125,7 +125,7 @@ class Algorithm(ABC):
     """A federated algorithm; its parameters are the fields of its dataclass."""
 
     sends: ClassVar[tuple[str, ...]] = ("delta",)
-    """The names of the vectors of n numbers that agents send."""
+    """The names of the vectors of n numbers that agents send; see `sent_vectors`."""
 
     statistics: ClassVar[tuple[str, ...]] = ()
     """The names of scalars that agents send in one vector, ``STATISTICS``; only summed, too."""
@@ -142,6 +142,13 @@ class Algorithm(ABC):
         """The kind of state: only an algorithm with the same kind can continue from it."""
         return type(self).__name__
 
+    def for_center(self, center: Center) -> Self:
+        """Return the algorithm for problems with this centre; raise if it has no form for it.
+
+        The default is for algorithms with one shared model, for which both are the same.
+        """
+        return self
+
     def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
         """Return the algorithm with numbers for the parameters that depend on the problem.
 
@@ -157,6 +164,18 @@ class Algorithm(ABC):
     def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
         """Return the public information on the round with this index."""
         return RoundInfo(index, m, max_local_steps)
+
+    def sent_vectors(self, server: Vectors, m: int) -> tuple[str, ...]:
+        """Return the names of the vectors of n numbers that agents send in answer to a state.
+
+        Parameters
+        ----------
+        server : Vectors
+            The server's state.
+        m : int
+            Number of agents in the roster.
+        """
+        return self.sends
 
     @abstractmethod
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,6 +21,17 @@ MAX_LISTED_ROWS = 2**20
 """Kernels read the row numbers of all batches of a round; above this number, NumPy is used."""
 
 
+LossPoints = Literal["center", "own", "both"]
+"""Where an agent's loss is taken: at the centre, at its own model, or at both."""
+
+
+def loss_points(agent: Agent) -> LossPoints:
+    """Return where the loss of an agent is taken."""
+    if agent.personalization == 0:
+        return "center"
+    return "own" if agent.personalization == 1 else "both"
+
+
 class LocalContext:
     """One agent in a round, or a group of agents that take the same number of local steps.
 
@@ -30,7 +41,7 @@ class LocalContext:
     Parameters
     ----------
     agents : sequence of Agent
-        The agents, whose losses all have the same dtype.
+        The agents, whose losses all have the same dtype and are taken at the same points.
     positions : sequence of int
         Their positions in the roster.
     steps : int
@@ -84,9 +95,20 @@ class LocalContext:
         """The agents' couplings, (agents, 1), in the dtype of the steps."""
         return np.array([[agent.coupling] for agent in self.agents], self.dtype)
 
-    def empty(self, dtype: DTypeLike | None = None) -> Array:
-        """Return an uninitialised array with one row per agent."""
-        shape = (len(self.agents), self.agents[0].loss.n)
+    @cached_property
+    def personalization(self) -> Array:
+        """The agents' personalization θ, (agents, 1), in the dtype of the steps."""
+        return np.array([[agent.personalization] for agent in self.agents], self.dtype)
+
+    @cached_property
+    def loss_points(self) -> LossPoints:
+        """Where the losses are taken, which is the same for all agents of a group."""
+        return loss_points(self.agents[0])
+
+    def empty(self, dtype: DTypeLike | None = None, points: int = 1) -> Array:
+        """Return an uninitialised array with one row per agent, or one per agent and point."""
+        rows, n = len(self.agents), self.agents[0].loss.n
+        shape = (rows, n) if points == 1 else (rows, points, n)
         return self._workspace.empty(shape, self.dtype if dtype is None else dtype)
 
     def vectors(self, number: int) -> Array:
@@ -104,10 +126,17 @@ class LocalContext:
         self._workspace.release(*arrays)
 
     def gradient(self, x: Array, step: int, out: Array) -> Array:
-        """Write every agent's gradient on its batch of a local step to its row of ``out``."""
+        """Write every agent's gradient on its batch of a local step to its row of ``out``.
+
+        With ``x`` of shape (agents, points, n), like ``out``, the points of an agent share the pass
+        over its batch.
+        """
         for part, rows in self._parts:
             if self._stack is not None and isinstance(rows, np.ndarray):
                 self._stack.gradient(self.positions[part], x[part], rows[step], out=out[part])
+            elif x.ndim == 3:
+                i = part.start
+                self.agents[i].loss.gradients(x[i], rows[step], out=out[i])
             else:
                 i = part.start
                 self.agents[i].loss.gradient(x[i], rows[step], out=out[i])

@@ -39,7 +39,7 @@ from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import decaying, largest_value
 from pcfed.algorithms.sums import add_quotient
 from pcfed.arrays import Array, Float64Array
-from pcfed.problem import Problem
+from pcfed.problem import Center, Problem
 
 
 @register
@@ -47,9 +47,10 @@ from pcfed.problem import Problem
 class PCFedAvg(PenaltyAlgorithm):
     r"""Personalized constrained federated averaging.
 
-    Every agent keeps its own model near its own set; the agents meet in the average, at which all
-    losses are evaluated. Models stay identical until a constraint binds: personalisation comes
-    from the constraints.
+    Every agent keeps its own model near its own set; the agents meet in the average. In the
+    paper's problem all losses are taken at the average, and models stay identical until a
+    constraint binds: personalisation comes from the constraints, unless ``Agent.personalization``
+    is positive.
 
     Parameters
     ----------
@@ -74,21 +75,36 @@ class PCFedAvg(PenaltyAlgorithm):
     keywords: ClassVar[tuple[str, ...]] = ("auto", "theory")
     sends: ClassVar[tuple[str, ...]] = ("v", "u")
 
+    def for_center(self, center: Center) -> Self:
+        """Return the algorithm; its form for a free centre does not exist."""
+        if center == "free":
+            raise ValueError(
+                "PCFedAvg: the center of the problem must be 'average', got 'free'; use PCFedSplit."
+            )
+        return self
+
     def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
         r"""Return the algorithm with ``"auto"`` and ``"theory"`` replaced by numbers.
 
-        Locally the own block meets the curvature $L/m + \sigma + \rho$, of which $\gamma$ times
-        must stay below 2: ``"auto"`` takes $\gamma (L/m + \sigma/2 + \rho) = 0.6$.
+        Locally the own block meets the curvature $\theta L + L/m + \sigma + \rho$, of which
+        $\gamma$ times must stay below 2: ``"auto"`` takes
+        $\gamma (\theta L + L/m + \sigma/2 + \rho) = 0.6$, with the largest $\theta$.
         """
         rounds = run_info.rounds
         penalty = math.sqrt(rounds) if isinstance(self.penalty, str) else self.penalty
         largest = largest_value("PCFedAvg: penalty", penalty, rounds)
         if self.step == "theory":
+            if not problem.losses_at_average:
+                raise ValueError(
+                    "PCFedAvg: step can be 'theory' only if all losses are taken at the average, "
+                    "got agents with a positive personalization; give 'auto' or a number."
+                )
             step = problem.largest_step(largest, run_info.max_local_steps)
             return replace(self, step=step, penalty=penalty)
         if self.step != "auto":
             return replace(self, penalty=penalty)
-        usual = typical_smoothness(problem, run_info) / problem.m + problem.sigma / 2
+        theta = max(agent.personalization for agent in problem.agents)
+        usual = (theta + 1 / problem.m) * typical_smoothness(problem, run_info) + problem.sigma / 2
         step = STEP_FACTOR / (usual + largest)
         return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
 

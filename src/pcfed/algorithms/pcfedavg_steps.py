@@ -3,16 +3,17 @@ r"""The local steps of PC-FedAvg, in the compact form.
 An agent's own block is $x = C + w + v + u$, and $z = C + \bar w + v + u/m$ is the average of its m
 blocks. A step is
 
-$$ v \leftarrow v - \gamma (g - s)/m, \qquad
-   u \leftarrow u - \gamma \big( \rho (x - \Pi_X[x]) + s \big), \qquad s = \sigma (x - z), $$
+$$ v \leftarrow v - \gamma \big( (1 - \theta) g_z - s \big)/m, \qquad
+   u \leftarrow u - \gamma \big( \rho (x - \Pi_X[x]) + s + \theta g_x \big), \qquad
+   s = \sigma (x - z), $$
 
-where $g = \nabla f(z)$ on a batch.
+where $g_x = \nabla f(x)$ and $g_z = \nabla f(z)$ on one batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,14 +73,23 @@ def _single_steps(
 ) -> None:
     """Take one step after the other, with gradients and projections of any kind."""
     x0 = np.add(blocks.center, blocks.offsets, context.empty(), casting="same_kind")
-    z, g, x, p = context.rows(blocks.mean), context.empty(), context.empty(), context.empty()
+    both, p = context.loss_points == "both", context.empty()
+    pairs = [context.empty(points=2) for _ in range(2)]
+    # With 0 < θ < 1 the gradients at x and z share one pass, so both are in one array.
+    at, g = pairs if both else (None, context.empty())
+    x, z = (at[:, 0], at[:, 1]) if at is not None else (context.empty(), context.empty())
+    g_x, g_z = (g[:, 0], g[:, 1]) if both else (g, g)
+    z[...] = blocks.mean
     v[...] = u[...] = 0
     for k in range(context.steps):
-        context.gradient(z, k, out=g)
         np.add(x0, v + u, out=x)
-        context.project(x, out=p)
-        _step(context, blocks, round_info, _Points(v, u, z, g, x, p))
-    context.release(x0, z, g, x, p)
+        if at is not None:
+            context.gradient(at, k, out=g)
+        else:
+            context.gradient(z if context.loss_points == "center" else x, k, out=g)
+        context.project(np.ascontiguousarray(x), out=p)
+        _step(context, blocks, round_info, _Points(v, u, z, g_x, g_z, x, p))
+    context.release(x0, p, g, *pairs)
 
 
 class _Points(NamedTuple):
@@ -88,27 +98,33 @@ class _Points(NamedTuple):
     v: Array
     u: Array
     z: Array
-    g: Array
+    g_x: Array
+    g_z: Array
     x: Array
     p: Array  # the projection of x
 
 
 def _step(context: LocalContext, blocks: Blocks, round_info: RoundInfo, points: _Points) -> None:
-    """Take a step: change v, u and z; g and p may be overwritten."""
-    v, u, z, g, x, p = points
+    """Take a step: change v, u and z; gradients and p may be overwritten."""
+    v, u, z, g_x, g_z, x, p = points
     dtype = v.dtype.type
     gamma, rho = dtype(round_info.step), dtype(round_info.penalty)
     share = dtype(1 / round_info.m)
-    if (pcfedavg := kernels.load("pcfedavg")) is not None:
-        factors = pcfedavg.Factors(context.coupling, gamma, rho, share)
-        pcfedavg.single_step(v.dtype)(pcfedavg.Points(*points), blocks.mean, factors)
+    if context.loss_points == "center" and (pcfedavg := kernels.load("pcfedavg")) is not None:
+        factors = _factors(pcfedavg, context, slice(None), round_info)
+        vectors = pcfedavg.Points(v, u, z, g_z, x, p)
+        pcfedavg.single_step(v.dtype)(vectors, blocks.mean, factors)
         return
-    s = context.coupling * (x - z)
-    g -= s
-    g *= share
+    theta, s = context.personalization, context.coupling * (x - z)
     np.subtract(x, p, out=p)
     p *= rho
     p += s
+    if context.loss_points != "center":
+        p += theta * g_x
+    g: Array = -s
+    if context.loss_points != "own":
+        g = (1 - theta) * g_z - s if context.loss_points == "both" else np.subtract(g_z, s, out=g_z)
+    g *= share
     v -= gamma * g
     u -= gamma * p
     np.add(blocks.mean, v + share * u, out=z)
@@ -126,10 +142,6 @@ def _steps_compiled(
     sets = context.sets.threshold_sets(v.dtype)
     if pcfedavg is None or sets is None or not sources:
         return False
-    dtype = v.dtype.type
-    gamma, rho, share = (
-        dtype(each) for each in (round_info.step, round_info.penalty, 1 / round_info.m)
-    )
     center, offsets = (
         read_only(np.ascontiguousarray(each, np.float64))
         for each in (blocks.center, blocks.offsets)
@@ -137,11 +149,24 @@ def _steps_compiled(
     vectors = context.vectors(pcfedavg.VECTORS)
     for part, source in sources:
         start = pcfedavg.Start(v[part], u[part], blocks.mean, center, offsets[part])
-        factors = pcfedavg.Factors(context.coupling[part], gamma, rho, share)
+        factors = _factors(pcfedavg, context, part, round_info)
         steps = pcfedavg.local_steps(*source.dtypes)
-        scratch = StepScratch(source.scratch(), vectors)
+        points = 2 if context.loss_points == "both" else 1
+        scratch = StepScratch(source.scratch(points), vectors)
         if not steps(start, factors, source, sets.take(part), scratch):
             return False
     context.release(vectors)
     context.sets.store_thresholds(sets.thresholds)
     return True
+
+
+def _factors(kernel: Any, context: LocalContext, part: slice, round_info: RoundInfo) -> Any:
+    """Return the factors of a step as the kernel reads them."""
+    dtype = context.dtype.type
+    return kernel.Factors(
+        context.coupling[part],
+        context.personalization[part],
+        dtype(round_info.step),
+        dtype(round_info.penalty),
+        dtype(1 / round_info.m),
+    )

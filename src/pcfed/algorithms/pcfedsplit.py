@@ -1,11 +1,11 @@
 r"""PCFedSplit: Douglas–Rachford splitting, with rounds that do not grow with the number of agents.
 
-Every agent has a copy $z_i$ of the average. The problem splits into what an agent can do alone and
-a constraint that only asks for sums:
+Every agent has a copy $z_i$ of the centre. The problem splits into what an agent can do alone and a
+constraint that only asks for sums:
 
 $$ \min \sum_i \varphi_i(x_i, z_i) \quad \text{s.t. } x_i \in X_i, \;
    z_1 = \dots = z_m = \frac1m \sum_j x_j, \qquad
-   \varphi_i(x, z) = f_i(z) + \frac{\sigma_i}{2} \|x - z\|^2. $$
+   \varphi_i(x, z) = \theta_i f_i(x) + (1 - \theta_i) f_i(z) + \frac{\sigma_i}{2} \|x - z\|^2. $$
 
 ==========  ==============================================  ===========================
 ``z``       the shared model                                server
@@ -17,17 +17,23 @@ $$ \min \sum_i \varphi_i(x_i, z_i) \quad \text{s.t. } x_i \in X_i, \;
 ``x``       its model $x_i \in X_i$                         agent, never sent
 ``factor``  on the curvature that its loss expects          agent; 0 before its first round
 ``dx, dz``  its update                                      sent, summed
+``offset``  $x_i - z$ when it joins                         sent until all have joined, summed
 ==========  ==============================================  ===========================
 
 The offset $w_i = W_i - P$, the multiplier $y_i = U_i - Y$ and the point $s_i = z + w_i$ are
 derived. An agent that is absent has nothing to catch up on, because P and Y carry what it missed.
+
+If the centre is free, only $z_1 = \dots = z_m$ is asked for. This is the limit
+$\alpha \to \infty$, in which the own models are the agents' own business: there is no ``y_mean``,
+``P``, ``ratio`` and ``W``, and agents send only ``dz``.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -43,6 +49,7 @@ from pcfed.algorithms.pcfedsplit_steps import (
 from pcfed.algorithms.registry import register
 from pcfed.algorithms.sums import add_quotient
 from pcfed.arrays import Array, Float64Array
+from pcfed.problem import Center
 from pcfed.validation import positive, real
 
 Prox = float | Literal["auto"]
@@ -55,8 +62,8 @@ PROX_RANGE = (1e-2, 1e2)
 """The smallest and the largest τ, times L + σ/2; outside of it, rounds may diverge or stall."""
 
 COUPLING_FACTOR, MAX_RATIO = 0.15, 8.0
-"""α is 0.15 √(L/σ), at least 1 and at most 8: the weaker the coupling is, compared with the
-curvature of the losses, the longer the steps that x needs."""
+"""α is 0.15 times the root of the ratio of the curvatures in z and in x (with θ = 0: L/σ), at least
+1 and at most 8: the weaker the curvature in x, the longer the steps that x needs."""
 
 NONCONVEX_PROX = 2.0
 """The fixed τ, times L, if a loss is not convex: with longer steps, local problems are not convex
@@ -110,12 +117,14 @@ class PCFedSplit(Algorithm):
 
     prox: Prox = "auto"
     relaxation: float = 1.8
+    center: Center = field(default="average", init=False, repr=False)
+    """The centre of the problem, see `for_center`."""
 
-    sends: ClassVar[tuple[str, ...]] = ("dx", "dz")
     statistics: ClassVar[tuple[str, ...]] = (
         "dx_squared",
         "dz_squared",
         "curvature",
+        "own_curvature",
         "coupling",
         "nonconvex",
         "noisy",
@@ -133,80 +142,119 @@ class PCFedSplit(Algorithm):
                 "as 1.8."
             )
 
+    @property
+    def state_kind(self) -> str:
+        """The kind of state, which depends on the centre."""
+        return "PCFedSplit" if self.center == "average" else "PCFedSplit with a free center"
+
+    def for_center(self, center: Center) -> Self:
+        """Return the algorithm for problems with this centre."""
+        other = copy.copy(self)
+        object.__setattr__(other, "center", center)
+        return other
+
+    def sent_vectors(self, server: Vectors, m: int) -> tuple[str, ...]:
+        """Return the names of the updates, and ``offset`` while there are agents to join."""
+        if self.center == "free":
+            return ("dz",)
+        return ("dx", "dz", "offset") if server["joined"][0] < m else ("dx", "dz")
+
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Start at the mean of the models, without multipliers; no agent has joined yet."""
         z = models.mean(axis=0)
-        server = {name: np.zeros_like(z) for name in ("y_mean", "P", "Y")}
+        totals, own = (("y_mean", "P", "Y"), "WU") if self.center == "average" else ("Y", "U")
         scalars = {
             "prox": 0.0 if self.prox == "auto" else self.prox,
-            "ratio": 1.0,
             "curvature": 0.0,
             "joined": 0.0,
             "changes": 0.0,
         }
-        private = {name: np.zeros_like(models) for name in ("W", "U")}
+        if self.center == "average":
+            scalars["ratio"] = 1.0
+        server = {"z": z, **{name: np.zeros_like(z) for name in totals}}
+        server |= {name: np.array([value]) for name, value in scalars.items()}
+        private = {name: np.zeros_like(models) for name in own}
         flags = {name: np.zeros((len(models), 1)) for name in ("factor", "joined")}
-        return (
-            {"z": z, **server, **{name: np.array([value]) for name, value in scalars.items()}},
-            {**private, "x": models.copy(), **flags},
-        )
+        return server, {**private, "x": models.copy(), **flags}
 
     def local(
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
     ) -> Update:
         """Solve the local problem of `pcfed.algorithms.pcfedsplit_steps` with all local steps."""
         tau = float(received["prox"][0])
-        new = private["joined"] == 0
         factors = first_factors(context, received["z"], private["factor"])
-        problems = LocalProblems(
-            z=received["z"],
-            y_mean=received["y_mean"],
-            P=received["P"],
-            Y=received["Y"],
-            x=private["x"],
-            W=_joined(private["W"], new, received["P"]),
-            U=_joined(private["U"], new, received["Y"] + received["y_mean"]),
-            prox=tau,
-            ratio=float(received["ratio"][0]),
-            relaxation=self.relaxation,
-            longest=longest_step(round_info.index),
-            expected=expected_curvatures(context, round_info.index),
-        )
-        if tau == 0:  # the first round, in which agents only report their curvatures
-            zero = np.zeros(1)
-            x, dx, dz = context.rows(private["x"]), context.rows(zero), context.rows(zero)
+        expected = expected_curvatures(context, round_info.index)
+        if tau == 0:  # the first round, in which agents only report where they start
+            x, zero = context.rows(private["x"]), np.zeros(1)
+            dx, dz = context.rows(zero), context.rows(zero)
         else:
+            problems = self._local_problems(received, private, expected, round_info.index)
             x, dx, dz = solve(context, problems, factors)
+        new, theta = private["joined"] == 0, context.personalization
         statistics = np.zeros((len(new), len(self.statistics)))
         if self._balances_after(round_info.index):
-            statistics[:, 0], statistics[:, 1] = _squares(dx), _squares(dz)
-        statistics[:, 2:3] = factors * problems.expected
-        statistics[:, 3] = [agent.coupling for agent in context.agents]
-        statistics[:, 4] = [not agent.loss.convex for agent in context.agents]
-        statistics[:, 5] = context.noisy
-        statistics[:, 6:7] = new
-        return Update(
-            sent={"dx": dx, "dz": dz, STATISTICS: statistics},
-            pending={"dx": dx, "dz": dz, "x": x, "factor": factors},
+            statistics[:, 1] = _squares(dz)
+            if self.center == "average":
+                statistics[:, 0] = _squares(dx)
+        statistics[:, 2:3] = factors * expected
+        statistics[:, 3:4] = theta * statistics[:, 2:3]
+        statistics[:, 4] = [agent.coupling for agent in context.agents]
+        statistics[:, 5] = [not agent.loss.convex for agent in context.agents]
+        statistics[:, 6] = context.noisy
+        statistics[:, 7:8] = new
+        updates = {"dx": dx, "dz": dz}
+        names = self.sent_vectors(received, round_info.m)
+        if "offset" in names:
+            updates["offset"] = context.rows(new * (private["x"] - received["z"]), np.float64)
+        sent = {name: updates[name] for name in names}
+        kept = {name: updates[name] for name in names if name != "offset"}
+        return Update({**sent, STATISTICS: statistics}, {**kept, "x": x, "factor": factors})
+
+    def _local_problems(
+        self, received: Vectors, private: Vectors, expected: Float64Array, index: int
+    ) -> LocalProblems:
+        """Return the local problems of a group of agents."""
+        free = self.center == "free"
+        totals = _totals(received, private)
+        none = np.zeros_like(received["z"])
+        return LocalProblems(
+            z=received["z"],
+            y_mean=none if free else received["y_mean"],
+            P=none if free else received["P"],
+            Y=received["Y"],
+            x=private["x"],
+            W=private["x"] if free else totals["W"],  # s does not count if α is infinite
+            U=totals["U"],
+            prox=float(received["prox"][0]),
+            ratio=math.inf if free else float(received["ratio"][0]),
+            relaxation=self.relaxation,
+            longest=longest_step(index),
+            expected=expected,
         )
 
     def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
         """Move the shared model and the multipliers by the mean updates of those who joined."""
         totals = dict(zip(self.statistics, sums.vectors[STATISTICS].tolist(), strict=True))
-        tau, alpha = (float(server[name][0]) for name in ("prox", "ratio"))
-        joined = server["joined"] + totals["new"]
+        tau, joined = float(server["prox"][0]), server["joined"] + totals["new"]
+        new = {**server, "joined": joined}
+        if "offset" in sums.vectors:
+            # The centre moves to where the new agents are, so that the points s stay in place.
+            offset = sums.vectors["offset"] / joined
+            new |= {"z": server["z"] + offset, "P": server["P"] + offset}
         if tau == 0:
-            return {**server, "joined": joined, **_first_prox(totals, sums.num_aggregated)}
-        p, q = sums.vectors["dx"] / joined, sums.vectors["dz"] / joined
-        move = (p + alpha * q) / (1 + alpha)
-        new = {
-            **server,
-            "z": server["z"] + move,
-            "y_mean": server["y_mean"] - (p - q) / ((1 + alpha) * tau),
-            "P": server["P"] + p,
-            "Y": server["Y"] + move / tau,
-            "joined": joined,
-        }
+            return new | _first_prox(totals, sums.num_aggregated, self.center)
+        q = sums.vectors["dz"] / joined
+        if self.center == "free":
+            new |= {"z": new["z"] + q, "Y": new["Y"] + q / tau}
+        else:
+            p, alpha = sums.vectors["dx"] / joined, float(server["ratio"][0])
+            move = (p + alpha * q) / (1 + alpha)
+            new |= {
+                "z": new["z"] + move,
+                "y_mean": new["y_mean"] - (p - q) / ((1 + alpha) * tau),
+                "P": new["P"] + p,
+                "Y": new["Y"] + move / tau,
+            }
         if self._balances_after(round_info.index):
             new |= _balanced_prox(new, sums, totals)
         return new
@@ -215,18 +263,22 @@ class PCFedSplit(Algorithm):
         self, private: Vectors, pending: Vectors, received: Vectors, round_info: RoundInfo
     ) -> Vectors:
         """Add the update to the agent's own totals, and keep its new model."""
-        new = private["joined"] == 0
-        W = _joined(private["W"], new, received["P"])
-        U = _joined(private["U"], new, received["Y"] + received["y_mean"])
-        if received["prox"][0]:
-            add_quotient(W, pending["dx"], 1.0)
-            add_quotient(U, pending["dz"], float(received["prox"][0]))
+        totals = _totals(received, private)
+        if tau := float(received["prox"][0]):
+            add_quotient(totals["U"], pending["dz"], tau)
+            if "W" in totals:
+                add_quotient(totals["W"], pending["dx"], 1.0)
         joined = np.ones_like(private["joined"])
-        return {"W": W, "U": U, "x": pending["x"], "factor": pending["factor"], "joined": joined}
+        return {**totals, "x": pending["x"], "factor": pending["factor"], "joined": joined}
 
     def audited(self, server: Vectors, private: Vectors) -> Vectors:
-        r"""Return the totals, whose means are P and $\bar y + Y$; of new agents, what they get."""
+        r"""Return vectors whose means are P, $\bar y$ and, if the centre is free, Y.
+
+        Agents that have not joined have the means of the others.
+        """
         new = private["joined"] == 0
+        if self.center == "free":
+            return {"Y": _joined(private["U"], new, server["Y"])}
         total = server["Y"] + server["y_mean"]
         return {
             "P": _joined(private["W"], new, server["P"]),
@@ -242,7 +294,7 @@ class PCFedSplit(Algorithm):
         return
 
     def shared_model(self, server: Vectors) -> Array:
-        """Return z, to which the average of the models converges."""
+        """Return z, to which the average of the models converges unless the centre is free."""
         return server["z"]
 
     def _balances_after(self, index: int) -> bool:
@@ -261,15 +313,20 @@ def _balanced_prox(server: Vectors, sums: Sums, totals: dict[str, float]) -> dic
     which x counts $1/\alpha$). With short proximal steps the first is the slow one and outweighs
     the second, with long ones the other way round.
     """
-    tau, alpha, L = (float(server[name][0]) for name in ("prox", "ratio", "curvature"))
+    tau, L = (float(server[name][0]) for name in ("prox", "curvature"))
     changes, c = server["changes"], sums.num_aggregated
     # The noise of batches is nearly all in the dual part, so that it would make τ ever shorter.
     uncertain = totals["noisy"] or totals["nonconvex"] or c < MIN_PRESENT * server["joined"][0]
-    p, q = sums.vectors["dx"] / c, sums.vectors["dz"] / c
-    move = (p + alpha * q) / (1 + alpha)
-    primal = (totals["dx_squared"] - c * float(p @ p)) / alpha
-    primal += (1 + 1 / alpha) * c * float(move @ move)
-    dual = max(0.0, totals["dx_squared"] / alpha + totals["dz_squared"] - primal)
+    q = sums.vectors["dz"] / c
+    if "ratio" in server:
+        p, alpha = sums.vectors["dx"] / c, float(server["ratio"][0])
+        move = (p + alpha * q) / (1 + alpha)
+        primal = (totals["dx_squared"] - c * float(p @ p)) / alpha
+        primal += (1 + 1 / alpha) * c * float(move @ move)
+        dual = max(0.0, totals["dx_squared"] / alpha + totals["dz_squared"] - primal)
+    else:
+        primal = c * float(q @ q)
+        dual = max(0.0, totals["dz_squared"] - primal)
     if uncertain or not primal > 0 or changes[0] >= MAX_PROX_CHANGES:
         return {}
     ratio = math.sqrt(dual / primal)
@@ -282,23 +339,43 @@ def _balanced_prox(server: Vectors, sums: Sums, totals: dict[str, float]) -> dic
     return {"prox": np.array([tau]), "changes": changes + 1}
 
 
-def _first_prox(totals: dict[str, float], agents: int) -> dict[str, Array]:
+def _first_prox(totals: dict[str, float], agents: int, center: Center) -> dict[str, Array]:
     """Return the first τ and α, powers of two, and the mean curvature on which they are based."""
-    L, sigma = totals["curvature"] / agents, totals["coupling"] / agents
+    L, own, sigma = (totals[name] / agents for name in ("curvature", "own_curvature", "coupling"))
     total = L + sigma / 2
+    if center == "free":
+        # Of the own part, at most σ is left in z where x follows; where agents are absent, it does
+        # not follow. The geometric mean of the two is good for both.
+        total = math.sqrt(total) * math.sqrt(L - own + min(own, sigma))
     factor = NOISY_PROX if totals["noisy"] else FIRST_PROX
     factor = NONCONVEX_PROX if totals["nonconvex"] else factor
     tau = _power_of_two(math.log2(factor) - math.log2(total)) if total > 0 else 1.0
+    first = {"prox": np.array([tau]), "curvature": np.array([total])}
+    if center == "free":
+        return first
     alpha = 1.0
-    if L > 0 and sigma > 0:
-        exponent = math.log2(COUPLING_FACTOR) + (math.log2(L) - math.log2(sigma)) / 2
+    if own < L and own + sigma > 0:
+        exponent = math.log2(COUPLING_FACTOR) + (math.log2(L - own) - math.log2(own + sigma)) / 2
         alpha = min(MAX_RATIO, max(1.0, _power_of_two(exponent)))
-    return {"prox": np.array([tau]), "ratio": np.array([alpha]), "curvature": np.array([total])}
+    return {**first, "ratio": np.array([alpha])}
 
 
 def _power_of_two(exponent: float) -> float:
     """Return the power of two with the nearest whole exponent, far from overflow."""
     return 2.0 ** round(min(300.0, max(-300.0, exponent)))
+
+
+def _totals(received: Vectors, private: Vectors) -> dict[str, Array]:
+    """Return the agents' own totals W and U; new agents get those with which they join."""
+    new = private["joined"] == 0
+    if "P" not in received:
+        return {"U": _joined(private["U"], new, received["Y"])}
+    # A new agent starts at its model, s = x, and with the mean of the multipliers of the others.
+    start = received["P"] + (private["x"] - received["z"]) if new.any() else received["P"]
+    return {
+        "W": _joined(private["W"], new, start),
+        "U": _joined(private["U"], new, received["Y"] + received["y_mean"]),
+    }
 
 
 def _joined(rows: Array, new: Array, start: Array) -> Array:

@@ -1,20 +1,22 @@
 r"""The local problems of PCFedSplit, solved by accelerated projected gradient steps.
 
-With $\varphi(x, z') = f(z') + \frac\sigma2 \|x - z'\|^2$ an agent minimises, over $x \in X$,
+With $\varphi(x, z') = \theta f(x) + (1 - \theta) f(z') + \frac\sigma2 \|x - z'\|^2$ an agent
+minimises, over $x \in X$,
 
 $$ \varphi(x, z') - \langle \bar y, x\rangle + \langle y, z'\rangle
    + \frac{1}{2\tau_x} \|x - s\|^2 + \frac{1}{2\tau} \|z' - z\|^2, \qquad
    s = z + W - P, \quad y = U - Y, \quad \tau_x = \alpha\tau. $$
 
-The loss does not depend on x, so x and z' have steps of different lengths,
-$\eta_x = 1/(2\sigma + 1/\tau_x)$ and $\eta_z = 1/(L + 2\sigma + 1/\tau)$. From extrapolated points
-$\hat x, \hat z$ a step is
+x and z' have different curvatures, and so steps of different lengths,
+$\eta_x = 1/(\theta L + 2\sigma + 1/\tau_x)$ and $\eta_z = 1/((1 - \theta) L + 2\sigma + 1/\tau)$.
+From extrapolated points $\hat x, \hat z$ a step is
 
-$$ x^+ = \Pi_X\big[ a_x \hat x + b_x \hat z + e_x \big], \qquad
-   z^+ = a_z \hat z + b_z \hat x + e_z - \eta_z \nabla f(\hat z), $$
+$$ x^+ = \Pi_X\big[ a_x \hat x + b_x \hat z + e_x - \eta_x \theta \nabla f(\hat x) \big], \qquad
+   z^+ = a_z \hat z + b_z \hat x + e_z - \eta_z (1 - \theta) \nabla f(\hat z), $$
 
 where $a = 1 - \eta (\sigma + 1/\tau)$ and $b = \eta \sigma$, each with its own $\eta$ and $\tau$,
-and $e_x = \eta_x (\bar y + s/\tau_x)$ and $e_z = \eta_z (z/\tau - y)$ do not change in a round.
+and $e_x = \eta_x (\bar y + s/\tau_x)$ and $e_z = \eta_z (z/\tau - y)$ do not change in a round. If
+the centre is free, $\alpha$ is infinite and $\bar y = 0$.
 
 The curvature L is what the loss expects, times a factor. If the last step of a round is much longer
 than the first or, in some rounds, not much shorter, the agent measures the curvature along it, with
@@ -69,7 +71,7 @@ class LocalProblems:
     x, W, U : array of shape (agents, n)
         The agents' own models, where their steps start, and totals.
     prox, ratio, relaxation : float
-        τ, α and κ.
+        τ, α (infinite if the centre is free) and κ.
     longest : float
         The curvature is measured if the last step is at least this multiple of the first.
     expected : array of shape (agents, 1)
@@ -154,7 +156,8 @@ def solve(
     Returns
     -------
     x, dx, dz : arrays of shape (agents, n)
-        The own models, in the sets, and the updates, in the dtype of the steps.
+        The own models, in the sets, and the updates, in the dtype of the steps; dx is undefined if
+        the centre is free.
     """
     x, dx, dz = context.empty(), context.empty(), context.empty()
     given = factors.copy()
@@ -172,10 +175,12 @@ class _Factors:
     x_other: Array  # b_x
     x_step: Array  # η_x
     x_share: Array  # η_x/τ_x
+    x_slope: Array  # η_x θ
     z_own: Array  # a_z
     z_other: Array  # b_z
     z_step: Array  # η_z
     z_share: Array  # η_z/τ
+    z_slope: Array  # η_z (1 − θ)
     momentum: Array  # β
 
 
@@ -184,15 +189,31 @@ def _step_factors(
 ) -> _Factors:
     """Return the factors that follow from the curvatures."""
     sigma = context.coupling.astype(np.float64)
+    theta = context.personalization.astype(np.float64)
     columns: list[Float64Array] = []
-    for L, tau in ((0.0, problems.ratio * problems.prox), (curvatures, problems.prox)):
-        step = 1 / (L + 2 * sigma + 1 / tau)
-        share = step / tau
-        columns += (1 - step * sigma - share, step * sigma, step, share)
-    convexity = np.minimum(columns[3], columns[7])
-    root = np.minimum(1.0, np.maximum(np.sqrt(convexity), MIN_ROOT / context.steps))
+    pulls = 1 / (problems.ratio * problems.prox), 1 / problems.prox
+    for share, pull in zip((theta, 1 - theta), pulls, strict=True):
+        curvature = share * curvatures + 2 * sigma + pull
+        # Without any curvature, x stays where it is.
+        step = np.divide(1, curvature, out=np.zeros_like(curvature), where=curvature > 0)
+        columns += (1 - step * sigma - step * pull, step * sigma, step, step * pull, step * share)
+    root = np.minimum(1.0, np.maximum(np.sqrt(_convexity(columns)), MIN_ROOT / context.steps))
     columns.append((1 - root) / (1 + root))
     return _Factors(*(each.astype(context.dtype) for each in columns))
+
+
+def _convexity(columns: list[Float64Array]) -> Float64Array:
+    r"""Return the strong convexity of coupling and proximal terms, in the metric $1/\eta$.
+
+    It is the smaller eigenvalue of the matrix with the diagonal $\eta (\sigma + 1/\tau)$, for x and
+    for z, and $-\sigma \sqrt{\eta_x \eta_z}$ beside it.
+    """
+    (_, x_coupling, _, x_pull, _), (_, z_coupling, _, z_pull, _) = columns[:5], columns[5:]
+    a, b = x_coupling + x_pull, z_coupling + z_pull
+    product = x_coupling * z_pull + x_pull * z_coupling + x_pull * z_pull
+    largest = (a + b) / 2 + np.sqrt(((a - b) / 2) ** 2 + x_coupling * z_coupling)
+    convexity: Float64Array = product / largest
+    return convexity
 
 
 def _solve_rows(
@@ -211,7 +232,8 @@ def _solve_rows(
         curvatures = factors * problems.expected
         steps = _step_factors(context, problems, curvatures)
         measured = _take_steps(context, steps, problems.longest, problems.x, z, y_mean, s, y, x, dz)
-        allowed = (1 + EXCESS) * curvatures + EXCESS * (2 * context.coupling + 1 / problems.prox)
+        tau = problems.prox if context.loss_points == "center" else problems.ratio * problems.prox
+        allowed = (1 + EXCESS) * curvatures + EXCESS * (2 * context.coupling + 1 / tau)
         long = ~(measured <= allowed)
         if not long.any():
             break
@@ -249,54 +271,68 @@ def _take_steps(
     e_x = factors.x_step * y_mean + factors.x_share * s
     e_z = factors.z_share * z - factors.z_step * y
     x[...], z_new[...] = start, z
-    x_hat, z_hat, g, x_next, z_next = (
-        context.rows(x),
-        context.rows(z),
-        context.empty(),
-        context.empty(),
-        context.empty(),
-    )
+    points, hats, next_ones = context.loss_points, context.empty(points=2), context.empty(points=2)
+    x_hat, z_hat, x_next, z_next = hats[:, 0], hats[:, 1], next_ones[:, 0], next_ones[:, 1]
+    x_hat[...], z_hat[...] = x, z
+    # The points at which the loss is taken, and where they move to.
+    at, moved = {
+        "center": (z_hat, z_next),
+        "own": (x_hat, x_next),
+        "both": (hats, next_ones),
+    }[points]
+    g = context.empty(points=2 if points == "both" else 1)
+    g_x, g_z = (g[:, 0], g[:, 1]) if points == "both" else (g, g)
     first = last = np.zeros(len(x))
     for k in range(context.steps):
-        context.gradient(z_hat, k, out=g)
+        _gradients(context, at, k, g)
         np.add(factors.x_own * x_hat + factors.x_other * z_hat, e_x, out=z_next)
+        if points != "center":
+            z_next -= factors.x_slope * g_x
         finite = np.isfinite(z_next).all(axis=1, keepdims=True)
         context.project(np.where(finite, z_next, s), out=x_next)
         np.add(factors.z_own * z_hat + factors.z_other * x_hat, e_z, out=z_next)
-        z_next -= factors.z_step * g
+        if points != "own":
+            z_next -= factors.z_slope * g_z
         if k in (0, context.steps - 1):
-            last = _norms(z_next - z_hat)
+            last = _norms(moved - at)
             first = last if k == 0 else first
         if k + 1 == context.steps:
-            measured = _measure(context, longest * first, last, z_next, g)
+            measured = _measure(context, longest * first, last, moved, g)
         np.add(x_next, factors.momentum * (x_next - x), out=x_hat)
         np.add(z_next, factors.momentum * (z_next - z_new), out=z_hat)
         x[...], z_new[...] = x_next, z_next
-    context.release(x_hat, z_hat, g, x_next, z_next)
+    context.release(hats, next_ones, g)
     return measured
 
 
+def _gradients(context: LocalContext, at: Array, step: int, out: Array) -> Array:
+    """Write the gradients at points that may be rows of a larger array."""
+    return context.gradient(at if at.ndim == 3 else np.ascontiguousarray(at), step, out=out)
+
+
 def _measure(
-    context: LocalContext, longest: Float64Array, last: Float64Array, z_next: Array, g: Array
+    context: LocalContext, longest: Float64Array, last: Float64Array, moved: Array, g: Array
 ) -> Float64Array:
-    """Return the curvatures along the last step; 0 where it is short, NaN where steps overflow."""
+    """Return the curvatures along the last step; 0 where it is short, NaN where steps overflow.
+
+    ``moved`` has the points at which the last step ended, and ``g`` the gradients where it began.
+    """
     # A first step that is not finite is a fault of the data, which shorter steps do not mend.
     measured = np.where(np.isfinite(last) | ~np.isfinite(longest), 0.0, np.nan)
     asked = (last >= longest) & np.isfinite(last)
     if not asked.any():
         return measured[:, None]
-    again = context.gradient(z_next, context.steps - 1, out=context.empty())
-    size, change, norm = _norms(z_next), _norms(again - g), _norms(again)
+    again = _gradients(context, moved, context.steps - 1, np.empty_like(g))
+    size, change, norm = _norms(moved), _norms(again - g), _norms(again)
     trust = TRUST[context.dtype]
     asked &= ~((last <= trust * size) | (change <= trust * norm))
     measured[asked] = change[asked] / last[asked]
-    context.release(again)
     return measured[:, None]
 
 
 def _norms(rows: Array) -> Float64Array:
-    """Return the norm of every row, in float64."""
-    wide = rows.astype(np.float64, copy=False)
+    """Return the norm of every agent's rows, in float64."""
+    wide = rows.astype(np.float64, copy=False).reshape(len(rows), -1)
     norms: Float64Array = np.sqrt(np.einsum("ij,ij->i", wide, wide))
     return norms
 
@@ -330,6 +366,7 @@ def _solve_compiled(
         )
         numbers = compiled.Numbers(
             couplings=context.coupling[part],
+            personalization=context.personalization[part],
             expected=problems.expected[part],
             factors=factors[part],
             prox=problems.prox,
@@ -338,7 +375,8 @@ def _solve_compiled(
             longest=problems.longest,
             trust=TRUST[x.dtype],
         )
-        scratch = StepScratch(source.scratch(), vectors)
+        points = 2 if context.loss_points == "both" else 1
+        scratch = StepScratch(source.scratch(points), vectors)
         if not compiled.solve(*source.dtypes)(start, numbers, source, sets.take(part), scratch):
             return False
     context.release(vectors)

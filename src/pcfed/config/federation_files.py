@@ -34,6 +34,7 @@ from pcfed.config.fields import (
     Portion,
     PositiveNumber,
     Text,
+    UnitInterval,
     WrongKey,
     check_agent_name,
     describe_kinds,
@@ -41,10 +42,12 @@ from pcfed.config.fields import (
     parse_names,
 )
 from pcfed.config.imports import import_modules
+from pcfed.config.personalization import DEFAULT_PERSONALIZATION, center_errors, default_center
 from pcfed.config.train_file import Dtype
 from pcfed.config.validation_errors import read_toml, suggest, validate_file
 from pcfed.errors import short_repr
 from pcfed.losses.kinds import LINEAR_KINDS
+from pcfed.problem import Center
 from pcfed.sets import WholeSpace
 
 ROSTER = "a list of names or an integer ≥ 1"
@@ -196,6 +199,9 @@ class ServerFile(FileModel):
     imports: Modules = Field(default=(), examples=[["my_algorithms"]])
     """Modules to import, beside this file or on Python's path, for example because they register an
     algorithm. Every agent must import them, too."""
+    center: Center | None = None
+    """What the models are coupled to: "average", the average of all models, or "free", a shared
+    model of its own that no constraint limits; "free" by default, and "average" with PCFedAvg."""
     model: ServerModel
     """What is trained."""
     algorithm: NumericAlgorithm = Field(default_factory=lambda: parse_algorithm({}))
@@ -210,12 +216,18 @@ class ServerFile(FileModel):
         return {"model": {}, **table} if isinstance(table, Mapping) else table
 
     def _errors(self) -> Iterator[WrongKey]:
+        yield from center_errors(self.algorithm, self.center, "center")
         if self.rounds.minimum > self.num_agents:
             yield (
                 "rounds.minimum",
                 f"must be at most the {self.num_agents} agents of the roster, got "
                 f"{self.rounds.minimum}; give a smaller number.",
             )
+
+    @property
+    def resolved_center(self) -> Center:
+        """What the models are coupled to."""
+        return self.center or default_center(self.algorithm)
 
     @property
     def num_agents(self) -> int:
@@ -261,7 +273,11 @@ class AgentFile(FileModel):
     )
     """The set that contains the agent's coefficients; it is never sent."""
     coupling: NonNegativeNumber = 0.1
-    """Strength σ_i of the pull of the agent's model towards the average model."""
+    """Strength σ_i of the pull of the agent's model towards the shared model; it is sent, and only
+    summed."""
+    personalization: UnitInterval = DEFAULT_PERSONALIZATION
+    """How much of the agent's loss is taken at its own model: 0 takes it at the shared model, as in
+    the paper, 1 at the own model; the server does not need to know it."""
     batch: Portion = 1.0
     """Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a number of
     rows."""

@@ -83,6 +83,7 @@ CountOrZero = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 PositiveNumber = Annotated[float, Field(gt=0)]
 NonNegativeNumber = Annotated[float, Field(ge=0), AfterValidator(_without_sign)]
 Fraction = Annotated[float, Field(ge=0, lt=1), AfterValidator(_without_sign)]
+UnitInterval = Annotated[float, Field(ge=0, le=1), AfterValidator(_without_sign)]
 Text = Annotated[str, Field(pattern=r"\S")]
 
 PORTION = "a float in (0, 1] or an integer ≥ 1"

@@ -32,13 +32,16 @@ from pcfed.config.fields import (
     Portion,
     PositiveNumber,
     Text,
+    UnitInterval,
     WrongKey,
     describe_kinds,
     format_constraint,
 )
+from pcfed.config.personalization import DEFAULT_PERSONALIZATION, center_errors, default_center
 from pcfed.config.validation_errors import dotted, read_toml, validate_file
 from pcfed.errors import display_path, short_repr
 from pcfed.losses.kinds import MODEL_KINDS, TORCH, LinearKind, Output
+from pcfed.problem import Center
 from pcfed.sets import ConvexSet, WholeSpace
 
 Dtype = Literal["float64", "float32"]
@@ -188,6 +191,10 @@ class Training(FileModel):
     """Refuse updates whose Euclidean norm is larger; by default there is no limit."""
     local_only: bool = True
     """Whether every agent also trains alone, for comparison."""
+    center: Center | None = None
+    """What the models are coupled to: "average", the average of all models, as in the paper, or
+    "free", a shared model of its own that no constraint limits; "free" by default, and "average"
+    with PCFedAvg."""
 
 
 class Defaults(FileModel):
@@ -198,7 +205,10 @@ class Defaults(FileModel):
     )
     """The set that contains an agent's coefficients."""
     coupling: NonNegativeNumber = 0.1
-    """Strength σ of the pull towards the average model; 0 for none."""
+    """Strength σ of the pull towards the shared model; 0 for none."""
+    personalization: UnitInterval = DEFAULT_PERSONALIZATION
+    """How much of an agent's loss is taken at its own model: 0 takes it at the shared model, as in
+    the paper, 1 at the own model."""
 
 
 class AgentTable(FileModel):
@@ -212,7 +222,9 @@ class AgentTable(FileModel):
     """The set that contains the agent's coefficients: {l1 = 5}, "l1(5)" or another set; for a
     module also a set per layer, {blocks = {"conv1.weight" = "l1(5)"}}."""
     coupling: NonNegativeNumber | None = Field(default=None, examples=[0.1])
-    """Strength σ_i of the pull of the agent's model towards the average model."""
+    """Strength σ_i of the pull of the agent's model towards the shared model."""
+    personalization: UnitInterval | None = Field(default=None, examples=[0.5])
+    """How much of the agent's loss is taken at its own model, from 0 to 1."""
 
 
 class TrainFile(FileModel):
@@ -239,6 +251,7 @@ class TrainFile(FileModel):
         return {"model": {}, **table} if isinstance(table, Mapping) else table
 
     def _errors(self) -> Iterator[WrongKey]:
+        yield from center_errors(self.algorithm, self.training.center, "training.center")
         data = self.data
         if self.model.is_torch and data.standardize:
             yield (
@@ -289,7 +302,9 @@ class AgentSettings:
     constraint : ConvexSet
         The private set $X_i$.
     coupling : float
-        $\sigma_i$, the pull of the agent's model towards the average.
+        $\sigma_i$, the pull of the agent's model towards the shared model.
+    personalization : float
+        $\theta_i$, how much of its loss is taken at its own model.
     """
 
     name: str
@@ -297,6 +312,7 @@ class AgentSettings:
     target: str
     constraint: ConvexSet
     coupling: float
+    personalization: float
 
     def resolved(self) -> dict[str, Any]:
         """Return everything but the name, in the form of an agent's table."""
@@ -334,6 +350,11 @@ class Config:
         """The name of the file in messages."""
         return display_path(self.path)
 
+    @property
+    def center(self) -> Center:
+        """What the models are coupled to."""
+        return self.training.center or default_center(self.algorithm)
+
     def located(self, file: str) -> Path:
         """Return the path of a data file, which is relative to the folder of train.toml."""
         return self.path.parent / file
@@ -356,7 +377,7 @@ class Config:
             "model": self.model.resolved(),
             "data": self.data.model_dump(),
             "algorithm": to_mapping(self.algorithm),
-            "training": self.training.model_dump(),
+            "training": {**self.training.model_dump(), "center": self.center},
             "defaults": self.defaults.model_dump(),
             "agents": {agent.name: agent.resolved() for agent in self.agents},
         }
@@ -375,6 +396,12 @@ class Config:
         tables = self.resolved()
         for key in NOT_IN_DIGEST:
             tables["training"].pop(key, None)
+        # Version 0.1 had only the paper's problem, and its trainings can still be resumed.
+        if self.center == "average":
+            del tables["training"]["center"]
+        for table in (tables.get("defaults", {}), *tables["agents"].values()):
+            if table.get("personalization") == 0:
+                del table["personalization"]
         if self.model.file is not None:
             tables["model"]["file"] = str(self.model.file)
         for table in (tables["model"], tables["data"], *tables["agents"].values()):
@@ -433,6 +460,9 @@ def _settings(name: str, agent: AgentTable, data: Data, defaults: Defaults) -> A
         target=agent.target or data.target or "",
         constraint=defaults.constraint if agent.constraint is None else agent.constraint,
         coupling=defaults.coupling if agent.coupling is None else agent.coupling,
+        personalization=(
+            defaults.personalization if agent.personalization is None else agent.personalization
+        ),
     )
 
 

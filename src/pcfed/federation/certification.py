@@ -4,9 +4,12 @@ r"""The certificate over messages: three exchanges, in which agents send only wh
 message                 vectors in it          reply of an agent
 ======================  =====================  ==================================================
 ``feasible_model``      none                   its feasible model $\hat x_i$
-``objective_terms``     $\hat z$               its objective and its summand of $\bar g$
-``gap_term``            $\hat z$, $\bar g$     its summand of the gap
+``objective_terms``     $\hat c$               its objective, its summand of $\bar g$, $\sigma_i$
+``gap_term``            $\hat c$, $\bar g$     its summand of the gap
 ======================  =====================  ==================================================
+
+If the centre is free, the server knows it: the first exchange is left out, and the third carries
+the mean of the couplings, too.
 
 The mathematics is that of `pcfed.guarantees.certificate`. A server that reads single summands sees
 $\hat x_i$, which reveals something about the agent's set, so every owner must consent.
@@ -32,8 +35,8 @@ REPLY_VECTORS: dict[str, tuple[str, ...]] = {
 }
 """The kinds of messages of a certificate, and the vectors that each reply contains."""
 
-AVERAGE, GRADIENT = "feasible_average", "feasible_gradient"
-"""Names of the averages that the server sends to the agents."""
+CENTER, GRADIENT, COUPLING = "feasible_center", "feasible_gradient", "mean_coupling"
+"""Names of what the server sends to the agents; the last only if the centre is free."""
 
 AskAll = Callable[[str, Mapping[str, Array]], Mapping[str, Message]]
 """Sends a message of a kind, with vectors, to all agents and returns their replies by name."""
@@ -82,19 +85,33 @@ def certificate_reply(
     if kind == "feasible_model":
         return {"model": feasible}, {}
     if kind == "objective_terms":
-        terms = objective_terms(agent, feasible, received[AVERAGE])
-        metadata: dict[str, Scalar] = {"objective": terms.objective, "nonconvex": terms.nonconvex}
+        terms = objective_terms(agent, feasible, received[CENTER])
+        metadata: dict[str, Scalar] = {
+            "objective": terms.objective,
+            "coupling": terms.coupling,
+            "nonconvex": terms.nonconvex,
+        }
         return {"gradient": terms.gradient}, metadata
-    gap = gap_term(agent, feasible, received[AVERAGE], received[GRADIENT], m)
-    return {}, {"gap": gap}
+    coupling = float(received[COUPLING][0]) if COUPLING in received else None
+    vectors = received[CENTER], received[GRADIENT]
+    return {}, {"gap": gap_term(agent, feasible, *vectors, m, mean_coupling=coupling)}
 
 
-def federated_certificate(ask_all: AskAll, rounds: int) -> FederatedCertificate:
-    """Return the certificate of all agents' models after some rounds."""
-    average = _mean(ask_all("feasible_model", {}), "model")
-    gradients = ask_all("objective_terms", {AVERAGE: average})
-    gradient = _mean(gradients, "gradient")
-    gap_terms = ask_all("gap_term", {AVERAGE: average, GRADIENT: gradient})
+def federated_certificate(
+    ask_all: AskAll, rounds: int, center: Array | None = None
+) -> FederatedCertificate:
+    """Return the certificate of all agents' models after some rounds.
+
+    ``center`` is the free centre; None if the centre is the average of the models.
+    """
+    free = center is not None
+    c = _mean(ask_all("feasible_model", {}), "model") if center is None else center
+    gradients = ask_all("objective_terms", {CENTER: c})
+    means = {CENTER: c, GRADIENT: _mean(gradients, "gradient")}
+    if free:
+        couplings = _numbers(gradients, "coupling").values()
+        means[COUPLING] = np.array([sum(couplings) / len(gradients)])
+    gap_terms = ask_all("gap_term", means)
     objective = sum(_numbers(gradients, "objective").values()) / len(gradients)
     gaps = _numbers(gap_terms, "gap")
     nonconvex = _numbers(gradients, "nonconvex").items()

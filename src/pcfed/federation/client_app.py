@@ -87,7 +87,7 @@ def build_agent(path: Path, file: AgentFile, model: ServerModel) -> Agent:
     loss = model.kind.build_loss(
         X, y, model.labels, intercept=model.intercept, l2=model.l2, dtype=model.dtype
     )
-    return Agent(loss, file.constraint, file.coupling, name=file.name)
+    return Agent(loss, file.constraint, file.coupling, file.personalization, name=file.name)
 
 
 def _targets(table: Table, target: str, labels: tuple[str, ...] | None) -> NDArray[Any]:

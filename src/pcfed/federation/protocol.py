@@ -35,8 +35,9 @@ from pcfed.algorithms.registry import (
 )
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import one_line, short_repr
+from pcfed.problem import Center
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Version of the messages. Server and agents must use the same one."""
 
 SCHEDULES = ("step", "penalty")
@@ -122,7 +123,7 @@ def algorithm_metadata(algorithm: Algorithm) -> dict[str, Scalar]:
 
 
 def read_algorithm(metadata: Mapping[str, Scalar]) -> Algorithm:
-    """Return the algorithm of a message, with the step and the penalty of the round.
+    """Return the algorithm of a message, for its centre, with the step and penalty of the round.
 
     It raises a ProtocolError if the agent's algorithm of that name is unknown or another one.
     """
@@ -136,7 +137,8 @@ def read_algorithm(metadata: Mapping[str, Scalar]) -> Algorithm:
     if issubclass(find_algorithm(name), PenaltyAlgorithm):
         options |= {schedule: float(metadata[schedule]) for schedule in SCHEDULES}
     try:
-        return from_mapping(options)
+        center: Center = "free" if metadata.get("center") == "free" else "average"
+        return from_mapping(options).for_center(center)
     except (TypeError, ValueError) as error:
         raise ProtocolError(
             one_line(f"the algorithm {short_repr(name)} of the agent is not the server's: {error}")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
 from pcfed.algorithms import STATISTICS, Algorithm
+from pcfed.arrays import Array
 from pcfed.config.federation_files import METRICS
 from pcfed.errors import one_line, short_repr
 from pcfed.federation.protocol import NUM_AUDIT_DIRECTIONS, PROTOCOL_VERSION, Message
 from pcfed.federation.server_state import ServerConfig
 
 
-def sent_names(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the names of all vectors of an update."""
-    return (*algorithm.sends, STATISTICS) if algorithm.statistics else algorithm.sends
+def sent_names(algorithm: Algorithm, server: Mapping[str, Array], m: int) -> tuple[str, ...]:
+    """Return the names of all vectors of an update in answer to the server's state."""
+    names = algorithm.sent_vectors(server, m)
+    return (*names, STATISTICS) if algorithm.statistics else names
 
 
 def split_replies(

@@ -121,7 +121,8 @@ class Server:
     def _try_round(self) -> bool:
         """Run a round once; return whether enough updates were accepted."""
         config, before = self.config, self.state
-        updates, refused = self._exchange("train", sent_names(config.algorithm), config.minimum)
+        names = sent_names(config.algorithm, before.vectors, len(config.roster))
+        updates, refused = self._exchange("train", names, config.minimum)
         if config.gap is not None:
             self._require_consent("rounds.gap")
         if len(updates) < max(1, config.minimum):
@@ -160,7 +161,10 @@ class Server:
         done = self.state.round
         if self._certificate is None or self._certificate.round != done:
             self._report_stage("certificate")
-            self._certificate = federated_certificate(self._ask_for_certificate, done)
+            center = self.config.algorithm.shared_model(self.state.vectors)
+            if self.config.center == "average":
+                center = None  # it is the mean of the feasible models
+            self._certificate = federated_certificate(self._ask_for_certificate, done, center)
         return self._certificate
 
     def audit(self) -> dict[str, float]:
@@ -302,6 +306,7 @@ class Server:
             "training": config.training,
             "steps": config.local_steps,
             "seed": config.seed,
+            "center": config.center,
         }
         sent, messages = {**state.vectors, **vectors}, {}
         for position, name in enumerate(config.roster):

@@ -12,6 +12,7 @@ from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array
 from pcfed.config.federation_files import ServerFile
 from pcfed.federation.certification import FederatedCertificate
+from pcfed.problem import Center
 from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.journal import Extent
@@ -32,6 +33,8 @@ class ServerConfig:
         Number of parameters.
     algorithm : Algorithm
         The algorithm, with numbers or schedules for its step and penalty.
+    center : {"average", "free"}
+        What the models are coupled to.
     rounds, local_steps : int
         Numbers of rounds, and of local steps in a round.
     seed : int
@@ -54,6 +57,7 @@ class ServerConfig:
     algorithm: Algorithm
     rounds: int
     local_steps: int = 1
+    center: Center = "average"
     seed: int = 0
     minimum: int = 1
     attempts: int = 10
@@ -61,11 +65,15 @@ class ServerConfig:
     gap: float | None = None
     gap_every: int = 10
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "algorithm", self.algorithm.for_center(self.center))
+
     @classmethod
     def from_file(cls, file: ServerFile) -> Self:
         """Return the configuration of a server's file; a roster that is a number becomes empty."""
         roster = () if isinstance(file.roster, int) else file.roster
         options = file.rounds.model_dump(exclude={"deadline"}, exclude_none=True)
+        options["center"] = file.resolved_center
         return cls(file.training, roster, file.model.n, file.algorithm, **options)
 
     def identity(self) -> dict[str, Any]:
@@ -76,6 +84,7 @@ class ServerConfig:
             "n": self.n,
             "algorithm": repr(self.algorithm),
             "local_steps": self.local_steps,
+            "center": self.center,
             "seed": self.seed,
         }
 

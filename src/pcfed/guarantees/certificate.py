@@ -1,12 +1,19 @@
 r"""A certificate: a bound on the distance from the optimum that needs no constants.
 
-Letters: $\hat x_i = \Pi_{X_i}[x_i]$ the feasible models, $\hat z$ their mean, $q_j$ agent j's
-block of the gradient of f there, $h_j$ the support function of its set.
+Letters: $\hat x_i = \Pi_{X_i}[x_i]$ the feasible models, $\hat c$ the centre (their mean, unless it
+is free), $q_j$ agent j's block of the gradient of f there, $h_j$ the support function of its set.
 
 $$ f(\hat x) - f^* \;\le\; \sum_j \max_{s \in X_j} \langle q_j, \hat x_j - s \rangle
-   = \sum_j \big( \langle q_j, \hat x_j \rangle + h_j(-q_j) \big), \qquad
-   q_j = \frac1m \big( \bar g + \sigma_j (\hat x_j - \hat z) \big), \quad
-   \bar g = \frac1m \sum_i \big( \nabla f_i(\hat z) - \sigma_i (\hat x_i - \hat z) \big) $$
+   = \sum_j \big( \langle q_j, \hat x_j \rangle + h_j(-q_j) \big), $$
+
+$$ q_j = \frac1m \big( \theta_j \nabla f_j(\hat x_j) + \sigma_j (\hat x_j - \hat c) + \bar g \big),
+   \qquad \bar g = \frac1m \sum_i \big( (1 - \theta_i) \nabla f_i(\hat c)
+   - \sigma_i (\hat x_i - \hat c) \big) $$
+
+If the centre is free, it moves by $d = \bar g / \bar\sigma$, $\bar\sigma$ the mean coupling, to
+where the tangent plus the coupling is smallest: $\bar g$ in $q_j$ is replaced by $\sigma_j d$, and
+the gap grows by $\frac1m \sum_j \frac{\sigma_j}{2} \|d\|^2$ (`pcfed.guarantees.tighten` has the
+proof).
 
 The sums take three exchanges. In each, an agent computes a term from the means that it received and
 from its own data, and the server only needs the sum of these terms:
@@ -15,8 +22,8 @@ from its own data, and the server only needs the sum of these terms:
 function             needs                    returns
 ===================  =======================  ================================================
 ``feasible_model``   the own model            $\hat x_i$
-``objective_terms``  $\hat z$                 the terms of the objective and of $\bar g$
-``gap_term``         $\hat z$, $\bar g$       the term of the gap
+``objective_terms``  $\hat c$                 the terms of the objective and of $\bar g$
+``gap_term``         $\hat c$, $\bar g$       the term of the gap
 ===================  =======================  ================================================
 
 In a simulation, where exchanges are cheap, `pcfed.guarantees.tighten` then finds a smaller gap.
@@ -28,13 +35,13 @@ terms. On a network the certificate therefore needs the agents' consent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.guarantees.tighten import couplings, tighten
+from pcfed.guarantees.tighten import Tangents, couplings, tighten
 from pcfed.notebook import html_table
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError
@@ -60,15 +67,19 @@ class ObjectiveTerms:
     Attributes
     ----------
     objective : float
-        $f_i(\hat z) + \frac{\sigma_i}{2} \|\hat x_i - \hat z\|^2$.
+        $\theta_i f_i(\hat x_i) + (1 - \theta_i) f_i(\hat c)
+        + \frac{\sigma_i}{2} \|\hat x_i - \hat c\|^2$.
     gradient : Array
-        $\nabla f_i(\hat z) - \sigma_i (\hat x_i - \hat z)$.
+        $(1 - \theta_i) \nabla f_i(\hat c) - \sigma_i (\hat x_i - \hat c)$.
+    coupling : float
+        $\sigma_i$.
     nonconvex : int
         1 if the loss is not convex, so that there is no bound; otherwise 0.
     """
 
     objective: float
     gradient: Float64Array
+    coupling: float
     nonconvex: int
 
 
@@ -86,7 +97,7 @@ def feasible_model(agent: Agent, model: Array) -> Float64Array:
     return feasible.astype(np.float64, copy=False) + 0.0  # so that −0 is 0
 
 
-def objective_terms(agent: Agent, model: Array, average: Array) -> ObjectiveTerms:
+def objective_terms(agent: Agent, model: Array, center: Array) -> ObjectiveTerms:
     r"""Return the agent's terms of the objective and of $\bar g$: second exchange.
 
     The loss is evaluated in float64, whatever the dtype of its data.
@@ -94,34 +105,85 @@ def objective_terms(agent: Agent, model: Array, average: Array) -> ObjectiveTerm
     Parameters
     ----------
     agent : Agent
-        The agent, for its loss and its coupling.
+        The agent, for its loss, its coupling and its personalization.
     model : array of shape (n,)
         The result of `feasible_model`.
-    average : array of shape (n,)
-        The mean $\hat z$ of the feasible models.
+    center : array of shape (n,)
+        The mean of the feasible models, or the free centre.
     """
-    loss = agent.loss.to_float64()
-    deviation = model - average
-    objective = loss.value(average) + agent.coupling / 2 * float(deviation @ deviation)
-    gradient = loss.gradient(average) - agent.coupling * deviation
-    return ObjectiveTerms(objective, gradient.astype(np.float64, copy=False), int(not loss.convex))
+    loss, theta = agent.loss.to_float64(), agent.personalization
+    deviation = model - center
+    objective = agent.coupling / 2 * float(deviation @ deviation)
+    gradient = -agent.coupling * deviation
+    if theta < 1:
+        objective += (1 - theta) * loss.value(center)
+        gradient = (1 - theta) * loss.gradient(center) + gradient
+    if theta > 0:
+        objective += theta * loss.value(model)
+    nonconvex = int(not loss.convex)
+    return ObjectiveTerms(objective, gradient.astype(np.float64), agent.coupling, nonconvex)
 
 
-def gap_term(agent: Agent, model: Array, average: Array, mean_gradient: Array, m: int) -> float:
-    r"""Return $\max_{s \in X_j} \langle q_j, \hat x_j - s\rangle$: third exchange.
+def own_gradient(agent: Agent, model: Array) -> Float64Array:
+    r"""Return $\theta_j \nabla f_j(\hat x_j)$, in float64."""
+    if agent.personalization == 0:
+        return np.zeros(agent.loss.n)
+    gradient = agent.loss.to_float64().gradient(model).astype(np.float64, copy=False)
+    return np.asarray(agent.personalization * gradient)
+
+
+def gap_term(
+    agent: Agent,
+    model: Array,
+    center: Array,
+    mean_gradient: Array,
+    m: int,
+    *,
+    mean_coupling: float | None = None,
+) -> float:
+    r"""Return the agent's term of the gap: third exchange.
 
     Parameters
     ----------
     agent : Agent
-        The agent, for its set and its coupling.
+        The agent.
     model : array of shape (n,)
         The result of `feasible_model`.
-    average, mean_gradient : array of shape (n,)
-        The means $\hat z$ and $\bar g$ of the first and the second exchange.
+    center, mean_gradient : array of shape (n,)
+        The centre, and the mean $\bar g$ of the second exchange.
     m : int
         Number of agents.
+    mean_coupling : float, optional
+        The mean $\bar\sigma$ of the couplings if the centre is free; None if it is the average.
     """
-    q = _gradient_block(agent, model, average, mean_gradient, m)
+    own = own_gradient(agent, model)
+    return _gap_term(agent, model, center, own, mean_gradient, m, mean_coupling)[0]
+
+
+def _gap_term(
+    agent: Agent,
+    model: Array,
+    center: Array,
+    own: Float64Array,
+    mean_gradient: Array,
+    m: int,
+    mean_coupling: float | None,
+) -> tuple[float, Float64Array]:
+    """Return the agent's term of the gap, and its block q of the gradient."""
+    sigma = agent.coupling
+    force, moved = mean_gradient, 0.0
+    if mean_coupling is not None:
+        if mean_coupling == 0:
+            unbounded = bool(np.any(mean_gradient))
+            return (math.inf if unbounded else _linear_gap(agent, model, own / m)), own / m
+        step = mean_gradient / mean_coupling
+        force, moved = sigma * step, sigma / (2 * m) * float(step @ step)
+    q = (own + sigma * (model - center) + force) / m
+    return _linear_gap(agent, model, q) + moved, q
+
+
+def _linear_gap(agent: Agent, model: Array, q: Array) -> float:
+    r"""Return $\max_{s \in X_j} \langle q, \hat x_j - s\rangle$."""
     return max(0.0, float(q @ model) + agent.feasible_set.support_bound(-q))
 
 
@@ -165,6 +227,8 @@ class Certificate:
         not convex; ``reason`` says why.
     models : Array
         (m, n): $\hat x_i$, every one in its agent's set, one row per agent.
+    center : Array
+        (n,): $\hat c$, their mean, or the free centre.
     infeasibility : Array
         Per agent, the distance of the given model from its set: how far it was moved.
     gap_terms : Array
@@ -178,6 +242,7 @@ class Certificate:
     objective: float
     gap: float | None
     models: Float64Array
+    center: Float64Array
     infeasibility: Float64Array
     gap_terms: Float64Array
     witness: Float64Array
@@ -209,6 +274,7 @@ def certify(
     problem: Problem,
     result: Result | Array,
     *,
+    center: Array | None = None,
     tightening: int = TIGHTENING_STEPS,
     witness: Float64Array | None = None,
 ) -> Certificate:
@@ -227,6 +293,8 @@ def certify(
         The agents.
     result : Result or array
         The result of `pcfed.run`, or models: (m, n), or (n,) for one shared model.
+    center : array of shape (n,), optional
+        The free centre, where ``result`` has only models; not needed if it is their average.
     tightening : int
         Maximal number of steps that make the gap smaller, each with one projection per agent; 0
         evaluates the formula above.
@@ -263,25 +331,30 @@ def certify(
     given = result.models if isinstance(result, Result) else np.asarray(result)
     x = problem.as_models("certify: models", given)
     models = np.stack([feasible_model(*pair) for pair in zip(problem.agents, x, strict=True)])
-    average = models.mean(axis=0)
-    objective, gradient, nonconvex = _mean_terms(problem, models, average)
-    pairs = zip(problem.agents, models, strict=True)
-    gap_terms = np.array([gap_term(*pair, average, gradient, problem.m) for pair in pairs])
+    c = _center(problem, result, models, center)
+    means = _mean_terms(problem, models, c)
+    free = problem.center == "free"
+    coupling = means.coupling if free else None
+    own = np.stack([own_gradient(*pair) for pair in zip(problem.agents, models, strict=True)])
+    rows = zip(problem.agents, models, own, strict=True)
+    terms = [_gap_term(a, y, c, g, means.gradient, problem.m, coupling) for a, y, g in rows]
+    gap_terms = np.array([term for term, _ in terms])
     proof = models
-    if tightening and not nonconvex and math.isfinite(gap_terms.sum()):
+    if tightening and not means.nonconvex and math.isfinite(gap_terms.sum()):
         # ḡ has the gradient of the coupling in it, which tightening treats exactly: take it out.
-        force = couplings(problem.agents) * (models - average)
-        loss_gradient = gradient + force.mean(axis=0)
-        tight = tighten(problem.agents, models, loss_gradient, tightening, witness)
+        shared = means.gradient + (couplings(problem.agents) * (models - c)).mean(axis=0)
+        tangents = Tangents(problem.agents, models, c, own, shared, problem.center)
+        tight = tighten(tangents, tightening, witness)
         gap_terms, proof = tight.gap_terms, tight.witness
     return Certificate(
-        objective=objective,
-        gap=None if nonconvex else float(gap_terms.sum()),
+        objective=means.objective,
+        gap=None if means.nonconvex else float(gap_terms.sum()),
         models=models,
+        center=c,
         infeasibility=np.linalg.norm(models - x, axis=1),
         gap_terms=gap_terms,
         witness=proof,
-        reason=_reason(problem, models, average, gradient, gap_terms),
+        reason=_reason(problem, means, [q for _, q in terms], gap_terms),
     )
 
 
@@ -333,11 +406,13 @@ class Gap:
         if self._witness is not None and self._witness.shape != (problem.m, problem.n):
             self._witness = None  # it belongs to a run of another problem
         try:
-            certificate = certify(problem, evaluation.models, tightening=0)
+            center = evaluation.center if problem.center == "free" else None
+            certificate = certify(problem, evaluation.models, center=center, tightening=0)
             tolerance = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
             gap = certificate.gap
             if gap is not None and tolerance < gap < MAX_TIGHTENING_FACTOR * tolerance:
-                certificate = certify(problem, certificate.models, witness=self._witness)
+                models = certificate.models
+                certificate = certify(problem, models, center=center, witness=self._witness)
                 self._witness = certificate.witness
         except (ProjectionError, ValueError):  # the models are too large to project
             return False
@@ -358,32 +433,39 @@ class Gap:
         self._witness = None if witness is None else witness.astype(np.float64)
 
 
-def _mean_terms(
-    problem: Problem, models: Float64Array, average: Float64Array
-) -> tuple[float, Float64Array, int]:
-    """Return the objective, ḡ and the number of losses that are not convex."""
-    objective, gradient, nonconvex = 0.0, np.zeros(problem.n), 0
+def _center(
+    problem: Problem, result: Result | Array, models: Float64Array, center: Array | None
+) -> Float64Array:
+    """Return the centre of feasible models."""
+    if problem.center == "average":
+        return np.asarray(models.mean(axis=0))
+    if center is None and isinstance(result, Result):
+        center = result.center
+    if center is None:
+        raise ValueError(
+            "certify: center must be given where the center of the problem is free, got None; "
+            "give a Result, or center=result.center."
+        )
+    c: Float64Array = problem.as_models("certify: center", center)[0]
+    return c
+
+
+def _mean_terms(problem: Problem, models: Float64Array, center: Float64Array) -> ObjectiveTerms:
+    """Return the means of all agents' terms, and the number of losses that are not convex."""
+    objective, gradient, coupling, nonconvex = 0.0, np.zeros(problem.n), 0.0, 0
     for agent, model in zip(problem.agents, models, strict=True):
-        terms = objective_terms(agent, model, average)
+        terms = objective_terms(agent, model, center)
         objective += terms.objective / problem.m
         gradient += terms.gradient
+        coupling += terms.coupling / problem.m
         nonconvex += terms.nonconvex
-    return objective, gradient / problem.m, nonconvex
-
-
-def _gradient_block(
-    agent: Agent, model: Array, average: Array, mean_gradient: Array, m: int
-) -> Float64Array:
-    """Return q_j, the agent's block of the gradient of f."""
-    q: Float64Array = (mean_gradient + agent.coupling * (model - average)) / m
-    return q
+    return ObjectiveTerms(objective, gradient / problem.m, coupling, nonconvex)
 
 
 def _reason(
     problem: Problem,
-    models: Float64Array,
-    average: Array,
-    mean_gradient: Array,
+    means: ObjectiveTerms,
+    blocks: Sequence[Float64Array],
     gap_terms: Float64Array,
 ) -> str | None:
     """Return why there is no finite gap; None if there is one."""
@@ -391,9 +473,10 @@ def _reason(
     for agent, name in zip(agents, names, strict=True):
         if not agent.loss.convex:
             return f"the loss of {name} is not convex"
-    for agent, name, model, term in zip(agents, names, models, gap_terms, strict=True):
+    if problem.center == "free" and means.coupling == 0 and not np.isfinite(gap_terms).all():
+        return "no agent is coupled to the free center; give one a positive coupling"
+    for agent, name, q, term in zip(agents, names, blocks, gap_terms, strict=True):
         if math.isinf(term):
-            q = _gradient_block(agent, model, average, mean_gradient, problem.m)
             why = agent.feasible_set.support_reason(-q)
             return f"the set of {name} has no bound along its gradient ({why})"
     return None

@@ -167,6 +167,11 @@ def constants(
     (5.3, 0.0, None)
     """
     rho = positive("constants: penalty", penalty)
+    if not problem.losses_at_average:
+        raise ValueError(
+            "constants: all losses must be taken at the average, as in the paper's theorem, got a "
+            "problem with a free center or a positive personalization; use certify instead."
+        )
     if noise_at is None:
         nu2 = noise_bound(problem, batch=batch, sampling=sampling)
     else:

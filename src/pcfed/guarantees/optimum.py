@@ -11,7 +11,8 @@ curvature B is a BFGS matrix, and the other terms are kept:
     x⁺ = argmin  ⟨∇F(z), z⁺⟩ + ½ ⟨z⁺ − z, B (z⁺ − z)⟩ + coupling and distances, over the sets
     x ← x + t (x⁺ − x),  t such that the directional derivative at the new x is near 0 or negative
 
-Accelerated projected gradients solve the inner problem; an iteration costs one gradient of F.
+Accelerated projected gradients solve the inner problem; an iteration costs one gradient of F. If
+losses are taken at own models, or the centre is free, `pcfed.guarantees.personal_optimum` searches.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ import numpy as np
 from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.accelerated_gradient import accelerated_steps
 from pcfed.guarantees.certificate import MAX_TIGHTENING_FACTOR, certify
+from pcfed.guarantees.personal_optimum import search_personal_optimum
 from pcfed.guarantees.quasi_newton import BFGSMatrix
-from pcfed.guarantees.tighten import couplings, tighten
+from pcfed.guarantees.tighten import Tangents, couplings, tighten
 from pcfed.problem import Problem
 from pcfed.sets import WarmStart
 from pcfed.validation import count, positive
@@ -55,6 +57,8 @@ class Optimum:
     ----------
     models : Array
         (m, n): the point, one row per agent.
+    center : Array
+        (n,): their average, or the free centre.
     objective : float
         $f$ there, or $G_\rho$ if there is a penalty.
     penalty : float or None
@@ -75,6 +79,7 @@ class Optimum:
     """
 
     models: Float64Array
+    center: Float64Array
     objective: float
     penalty: float | None
     gap: float
@@ -155,8 +160,15 @@ def optimum(
     count("optimum: iterations", iterations)
     rho = None if penalty is None else positive("optimum: penalty", penalty)
     goal = positive("optimum: tolerance", 1e-8 if tolerance is None else tolerance)
-    start = np.zeros(problem.n) if x0 is None else x0
-    search = _Search(problem, rho, problem.as_models("optimum: x0", start), goal)
+    start = problem.as_models("optimum: x0", np.zeros(problem.n) if x0 is None else x0)
+    if not problem.losses_at_average:
+        if rho is not None:
+            raise ValueError(
+                "optimum: penalty must be None unless all losses are taken at the average, got "
+                f"{penalty!r}; the penalised optimum belongs to the paper's problem."
+            )
+        return _personal_optimum(problem, start, goal, iterations)
+    search = _Search(problem, rho, start, goal)
     while not search.converged and not search.stalled and search.iterations < iterations:
         search.step()
         search.evaluate()
@@ -165,6 +177,46 @@ def optimum(
     if progress and sys.stderr.isatty():
         sys.stderr.write("\n")
     return search.result()
+
+
+def _personal_optimum(
+    problem: Problem, start: Float64Array, goal: float, iterations: int
+) -> Optimum:
+    """Return the optimum of a problem with losses at own models or a free centre."""
+    begun = time.perf_counter()
+    found = search_personal_optimum(problem, start, tolerance=goal, iterations=iterations)
+    certificate = found.certificate
+    gap = math.inf if certificate.gap is None else certificate.gap
+    status, end = _status(goal, converged=found.converged, stalled=found.stalled)
+    return Optimum(
+        models=certificate.models,
+        center=certificate.center,
+        objective=certificate.objective,
+        penalty=None,
+        gap=gap,
+        residual=found.residual,
+        iterations=found.iterations,
+        gradients=found.gradients,
+        seconds=time.perf_counter() - begun,
+        status=status,
+        message=_message(gap, found.residual, found.iterations, end),
+    )
+
+
+def _message(gap: float, residual: float, iterations: int, end: str) -> str:
+    """Return how the search ended, as a sentence."""
+    error = f"gap {gap:.3g}" if math.isfinite(gap) else f"length of the gradient {residual:.3g}"
+    return f"{error} after {iterations} iterations: {end}".capitalize()
+
+
+def _status(goal: float, *, converged: bool, stalled: bool) -> tuple[Status, str]:
+    """Return how a search ended, and the end of the message about it."""
+    if converged:
+        return "converged", f"asked for {goal:.3g}."
+    if stalled:
+        cause = "rounding, or a set whose support bound is not exact"
+        return "stalled", f"no more progress ({cause})."
+    return "stopped", "the limit was reached; allow more iterations."
 
 
 def _check_losses(problem: Problem) -> None:
@@ -324,7 +376,10 @@ class _Search:
         gap = sum(q_j @ x_j + a.feasible_set.support_bound(-q_j) for a, x_j, q_j in rows)
         in_reach = self.goal < gap < MAX_TIGHTENING_FACTOR * self.goal
         if in_reach and self.iterations % TIGHTEN_EVERY == 0:
-            tight = tighten(self.problem.agents, self.x, self.g, 500, self.witness)
+            tangents = Tangents(
+                self.problem.agents, self.x, self.x.mean(axis=0), np.zeros((1, len(self.g))), self.g
+            )
+            tight = tighten(tangents, 500, self.witness)
             gap, self.witness = tight.gap, tight.witness
         return max(float(gap), 0.0)
 
@@ -362,10 +417,10 @@ class _Search:
         else:
             far = self.problem.infeasibility(x)
             objective = self.problem.objective(x) + self.rho / (2 * self.m) * float(far @ far)
-        status, end = self.status()
-        error = f"gap {gap:.3g}" if math.isfinite(gap) else f"length of the gradient {residual:.3g}"
+        status, end = _status(self.goal, converged=self.converged, stalled=self.stalled)
         return Optimum(
             models=x,
+            center=x.mean(axis=0),
             objective=objective,
             penalty=self.rho,
             gap=gap,
@@ -374,17 +429,8 @@ class _Search:
             gradients=self.gradients,
             seconds=time.perf_counter() - self.start_time,
             status=status,
-            message=f"{error} after {self.iterations} iterations: {end}".capitalize(),
+            message=_message(gap, residual, self.iterations, end),
         )
-
-    def status(self) -> tuple[Status, str]:
-        """Return how the search ended, and the end of the message about it."""
-        if self.converged:
-            return "converged", f"asked for {self.goal:.3g}."
-        if self.stalled:
-            cause = "rounding, or a set whose support bound is not exact"
-            return "stalled", f"no more progress ({cause})."
-        return "stopped", "the limit was reached; allow more iterations."
 
 
 def _norm(x: Float64Array) -> float:

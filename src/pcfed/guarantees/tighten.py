@@ -1,16 +1,23 @@
 r"""A smaller gap without another pass over the data.
 
-The coupling is known exactly; only the losses must be replaced by their tangent at the average
-$\hat z$. As $\|d\|^2 \ge 2 \langle e, d \rangle - \|e\|^2$, any vectors $e_i$ give the bound
+The coupling is known exactly; only the losses must be replaced by their tangents at the feasible
+models $\hat x_i$ and the centre $\hat c$. As $\|d\|^2 \ge 2 \langle e, d \rangle - \|e\|^2$, any
+vectors $e_i$ give the bound
 
 $$ f(\hat x) - f^* \;\le\; \frac1m \sum_i \Big( \langle b_i, \hat x_i \rangle + h_i(-b_i)
-   + \frac{\sigma_i}{2} \|\hat x_i - \hat z - e_i\|^2 \Big), \qquad
-   b_i = \nabla F(\hat z) + \sigma_i e_i - \frac1m \sum_j \sigma_j e_j $$
+   + \frac{\sigma_i}{2} \|\hat x_i - \hat c - e_i\|^2 \Big) $$
 
-with $F = \frac1m \sum_i f_i$ and $h_i$ the support function of agent i's set. No term is negative.
-$e_i = \hat x_i - \hat z$ gives the Frank–Wolfe gap. The best choice is $e_i = s_i - \bar s$ where s
-minimizes the tangent plus the coupling over the sets. This problem has no data in it, and
-accelerated projected gradients solve it. The bound holds at every step, not only at the minimum.
+where $h_i$ is the support function of agent i's set and, with $G = \frac1m \sum_i (1 - \theta_i)
+\nabla f_i(\hat c)$,
+
+$$ b_i = \theta_i \nabla f_i(\hat x_i) + \sigma_i e_i + G - \frac1m \sum_j \sigma_j e_j . $$
+
+If the centre is free, the last two terms must cancel, so that the tangent is bounded in the centre.
+No term is negative. The best choice is $e_i = s_i - c(s)$, where s minimizes the tangent plus the
+coupling over the sets and $c(s)$ is the average of s, or the free centre that is best for s:
+$c(s) = \sum_i \sigma_i s_i / \sum_i \sigma_i - m G / \sum_i \sigma_i$. This problem has no data in
+it, and accelerated projected gradients solve it. The bound holds at every step, not only at the
+minimum. With $s = \hat x$ and the average it is the Frank–Wolfe gap.
 """
 
 from __future__ import annotations
@@ -18,13 +25,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
 
 from pcfed.arrays import Float64Array
 from pcfed.guarantees.accelerated_gradient import accelerated_steps
-from pcfed.problem import Agent
+from pcfed.problem import Agent, Center
 from pcfed.sets import WarmStart
 
 STEPS_PER_EVALUATION = 10
@@ -33,26 +41,77 @@ PATIENCE = 30
 """The search ends when the gap has fallen by less than 2 % in this number of evaluations."""
 
 
-def gap_terms(
-    agents: Sequence[Agent], models: Float64Array, gradient: Float64Array, e: Float64Array
-) -> Float64Array:
-    """Return every agent's term of the gap of feasible models, for given vectors $e_i$."""
-    sigma = couplings(agents)
-    coupling_force = sigma * e
-    mean_force = coupling_force.mean(axis=0)
-    difference = models - models.mean(axis=0) - e
-    terms = np.empty(len(agents))
-    for i, agent in enumerate(agents):
-        b = gradient + coupling_force[i] - mean_force
-        linear = float(b @ models[i]) + agent.feasible_set.support_bound(-b)
-        quadratic = float(sigma[i, 0]) / 2 * float(difference[i] @ difference[i])
-        terms[i] = max(0.0, linear) + quadratic
-    return terms / len(agents)
+@dataclass(frozen=True, eq=False)
+class Tangents:
+    r"""The problem with losses replaced by their tangents at feasible models and a centre.
+
+    Attributes
+    ----------
+    agents : sequence of Agent
+        The agents.
+    models, center : array of shape (m, n), and (n,)
+        $\hat x$ and $\hat c$.
+    own_gradients : array of shape (m, n), or (1, n) if all rows are the same
+        $\theta_i \nabla f_i(\hat x_i)$.
+    shared_gradient : array of shape (n,)
+        $G$.
+    kind : {"average", "free"}
+        What the centre is.
+    """
+
+    agents: Sequence[Agent]
+    models: Float64Array
+    center: Float64Array
+    own_gradients: Float64Array
+    shared_gradient: Float64Array
+    kind: Center = "average"
+
+    @cached_property
+    def sigma(self) -> Float64Array:
+        """The couplings, as a column."""
+        return couplings(self.agents)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the tangent plus the coupling is bounded in the centre."""
+        free = self.kind == "free"
+        return not (free and not self.sigma.any() and bool(self.shared_gradient.any()))
+
+    def deviations(self, s: Float64Array) -> Float64Array:
+        """Return $e_i = s_i - c(s)$."""
+        if self.kind == "average":
+            return np.asarray(s - s.mean(axis=0))
+        total = float(self.sigma.sum())
+        if total == 0:
+            return self.models - self.center
+        best = ((self.sigma * s).sum(axis=0) - len(self.agents) * self.shared_gradient) / total
+        return np.asarray(s - best)
+
+    def gradients(self, e: Float64Array) -> Float64Array:
+        """Return $b_i$, one row per agent."""
+        force = self.sigma * e
+        if self.kind == "free":
+            return self.own_gradients + force
+        return np.asarray(self.own_gradients + (self.shared_gradient - force.mean(axis=0)) + force)
+
+    def gap_terms(self, s: Float64Array) -> Float64Array:
+        """Return every agent's term of the gap that a point s proves."""
+        if not self.bounded:
+            return np.full(len(self.agents), math.inf)
+        e = self.deviations(s)
+        b = self.gradients(e)
+        difference = self.models - self.center - e
+        terms = np.empty(len(self.agents))
+        for i, agent in enumerate(self.agents):
+            linear = float(b[i] @ self.models[i]) + agent.feasible_set.support_bound(-b[i])
+            quadratic = float(self.sigma[i, 0]) / 2 * float(difference[i] @ difference[i])
+            terms[i] = max(0.0, linear) + quadratic
+        return terms / len(self.agents)
 
 
 @dataclass(frozen=True, eq=False)
 class TightGap:
-    r"""Every agent's term of a gap, and the point s that proves it by $e_i = s_i - \bar s$."""
+    r"""Every agent's term of a gap, and the point s that proves it."""
 
     gap_terms: Float64Array
     witness: Float64Array
@@ -63,13 +122,7 @@ class TightGap:
         return float(self.gap_terms.sum())
 
 
-def tighten(
-    agents: Sequence[Agent],
-    models: Float64Array,
-    gradient: Float64Array,
-    max_steps: int,
-    witness: Float64Array | None = None,
-) -> TightGap:
+def tighten(tangents: Tangents, max_steps: int, witness: Float64Array | None = None) -> TightGap:
     """Return the smallest gap found in at most ``max_steps`` projected gradient steps.
 
     Each step costs one projection per agent; the search ends early when the gap hardly falls. It
@@ -78,21 +131,19 @@ def tighten(
     """
 
     def evaluate(s: Float64Array) -> TightGap:
-        return TightGap(gap_terms(agents, models, gradient, s - s.mean(axis=0)), s)
+        return TightGap(tangents.gap_terms(s), s)
 
-    best = evaluate(models)
-    sigma = couplings(agents)
-    L = float(sigma.max())
+    best = evaluate(tangents.models)
+    L = float(tangents.sigma.max())
     if L == 0.0 or not math.isfinite(best.gap):
         return best
     if witness is not None:
         best = min(best, evaluate(witness), key=lambda each: each.gap)
-    warm_starts = [WarmStart() for _ in agents]
+    warm_starts = [WarmStart() for _ in tangents.agents]
 
     def gradient_step(y: Float64Array) -> Float64Array:
-        force = sigma * (y - y.mean(axis=0))
-        new: Float64Array = y - (gradient + force - force.mean(axis=0)) / L
-        for agent, row, warm_start in zip(agents, new, warm_starts, strict=True):
+        new: Float64Array = y - tangents.gradients(tangents.deviations(y)) / L
+        for agent, row, warm_start in zip(tangents.agents, new, warm_starts, strict=True):
             agent.feasible_set.project_unchecked(row, row, warm_start)
         return new
 

@@ -64,9 +64,9 @@ class GradientScratch(NamedTuple):
     samples: Array
     """A piece of four samples, (4, columns)."""
     logits: Array
-    """Of one sample, (outputs,)."""
+    """Of one sample at one point, (outputs,)."""
     slopes: Array
-    """Derivatives of a block of samples, (outputs, samples)."""
+    """Derivatives of a block of samples, (points × outputs, samples)."""
 
 
 class BatchSource(NamedTuple):
@@ -84,16 +84,16 @@ class BatchSource(NamedTuple):
         """The dtypes of parameters and features, for which kernels are compiled."""
         return self.model.l2.dtype, self.features.dtype
 
-    def scratch(self) -> GradientScratch:
-        """Return memory for gradients of these batches."""
+    def scratch(self, points: int = 1) -> GradientScratch:
+        """Return memory for gradients of these batches, at some points at once."""
         outputs, columns, dtype = self.model.outputs, self.features.shape[1], self.dtypes[0]
-        pieces = -(-columns * (outputs + 4) // NEAR_FEATURES)
+        pieces = -(-columns * (points * outputs + 4) // NEAR_FEATURES)
         width = min(columns, -(-(columns // pieces) // 16) * 16)
         samples = -(-min(self.batches.shape[2], BLOCK_FEATURES // columns) // 4) * 4
         return GradientScratch(
             samples=aligned_empty((4, width), dtype),
             logits=aligned_empty((outputs,), dtype),
-            slopes=aligned_empty((outputs, max(samples, 4)), dtype),
+            slopes=aligned_empty((points * outputs, max(samples, 4)), dtype),
         )
 
 

@@ -1,10 +1,10 @@
-"""The gradient of a linear model on a batch, four samples at a time.
+"""The gradient of a linear model on a batch, at one or several points, four samples at a time.
 
-Four rows of features are converted to the dtype of the products and stay in the cache while they
-are multiplied with two outputs at a time, so that arithmetic and not loading takes the time. The
-loops get start indices instead of slices, because slicing takes longer than a short loop. LLVM may
-reorder and contract sums of products, to use vector instructions; everything else is executed as
-it is written.
+Points are one after the other in a flat vector, and share the pass over the batch. Four rows of
+features are converted to the dtype of the products and stay in the cache while they are multiplied
+with two outputs at a time, so that arithmetic and not loading takes the time. The loops get start
+indices instead of slices, because slicing takes longer than a short loop. LLVM may reorder and
+contract sums of products, to use vector instructions; everything else is executed as it is written.
 """
 
 from __future__ import annotations
@@ -110,20 +110,24 @@ def _multiply(
     rows: NDArray[np.intp],
     scratch: GradientScratch,
 ) -> None:
-    """Forward: add W φ of every sample to its logits, where x begins with W. Else add R φᵀ to g."""
+    """Forward: add W φ of every sample to its logits, where points begin with W. Else R φᵀ to g."""
     four, R, columns = scratch.samples, scratch.slopes, Index(features.shape[1])
-    outputs = Index(R.shape[0])
+    outputs = Index(scratch.logits.size)
+    points = Index(R.shape[0]) // outputs
+    n = Index(x.size) // points
     for first in range(Index(0), columns, Index(four.shape[1])):
         width = min(Index(four.shape[1]), columns - first)
         for i in range(Index(0), Index(rows.size), Index(4)):
             _load(four, features, rows, i, first, width)
-            for k in range(Index(0), outputs, Index(2)):
-                m = min(k + Index(1), outputs - Index(1))
-                row, other = k * columns + first, m * columns + first
-                if forward:
-                    _add_logits(R, i, k, m, four, x, row, other, width)
-                else:
-                    _add_four(g, row, other, width, four, R, i, k, m)
+            for point in range(points):
+                above, start = point * outputs, point * n + first
+                for k in range(Index(0), outputs, Index(2)):
+                    m = min(k + Index(1), outputs - Index(1))
+                    row, other = start + k * columns, start + m * columns
+                    if forward:
+                        _add_logits(R, i, above + k, above + m, four, x, row, other, width)
+                    else:
+                        _add_four(g, row, other, width, four, R, i, above + k, above + m)
 
 
 @_exact
@@ -152,38 +156,42 @@ def _slopes(kind: int, t: Array, target: float) -> None:
 def gradient_one(
     x: Array, source: BatchSource, step: int, agent: int, scratch: GradientScratch, g: Array
 ) -> None:
-    """Write the gradient of one agent at x, on its batch of a step, to g."""
+    """Write the gradients of one agent at the points in x, on its batch of a step, to g."""
     features, targets, batch = source.features, source.targets, source.batches[step, agent]
     loss, outputs, intercept, scale, l2 = source.model
     t, R, size = scratch.logits, scratch.slopes, outputs * features.shape[1]
+    n = size + (outputs if intercept else 0)
     share = x.dtype.type(1 / batch.size)
     for j in range(g.size):
         g[j] = 0
     for start in range(0, batch.size, R.shape[1]):
         rows = batch[start : start + R.shape[1]]
-        for k in range(outputs):
+        for k in range(R.shape[0]):
             for i in range(R.shape[1]):
                 R[k, i] = 0
         for forward in (True, False):  # one call for both: two would be compiled twice
             _multiply(forward, x, g, features, rows, scratch)
             if forward:
-                for i in range(rows.size):
-                    for k in range(outputs):
-                        t[k] = R[k, i] * scale
-                        if intercept:
-                            t[k] += x[size + k]
-                    _slopes(loss, t, targets[rows[i]])
-                    for k in range(outputs):
-                        t[k] *= share
-                        if intercept:
-                            g[size + k] += t[k]
-                        R[k, i] = t[k] * scale
-                for k in range(outputs):
+                for first in range(0, R.shape[0], outputs):  # of the outputs of a point
+                    b = first // outputs * n + size  # where its intercept begins
+                    for i in range(rows.size):
+                        for k in range(outputs):
+                            t[k] = R[first + k, i] * scale
+                            if intercept:
+                                t[k] += x[b + k]
+                        _slopes(loss, t, targets[rows[i]])
+                        for k in range(outputs):
+                            t[k] *= share
+                            if intercept:
+                                g[b + k] += t[k]
+                            R[first + k, i] = t[k] * scale
+                for k in range(R.shape[0]):
                     for i in range(rows.size, R.shape[1]):
                         R[k, i] = 0
     if l2 != 0:
-        for j in range(size):
-            g[j] += l2 * x[j]
+        for start in range(0, x.size, n):
+            for j in range(start, start + size):
+                g[j] += l2 * x[j]
 
 
 # -- entry points ---------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from pcfed.kernels.descent import CALLEES, PIECE, callees, step_scratch_type
 from pcfed.kernels.gradients import gradient_at, source_type
 from pcfed.kernels.thresholds import INSIDE, SETS, UNRESOLVED, project_row
 
-VECTORS = 5
-"""Vectors in the scratch memory of a group: g, x, p, z and x0."""
+VECTORS = 6
+"""Vectors in the scratch memory of a group: gradients at x and at z, x, z, p and x0."""
 
 _exact = helper()
 
@@ -64,6 +64,8 @@ class Factors(NamedTuple):
 
     couplings: Array
     """σ of every agent, (agents, 1)."""
+    personalization: Array
+    """θ of every agent, (agents, 1)."""
     step: Any
     penalty: Any
     share: Any
@@ -74,9 +76,21 @@ class _AgentFactors(NamedTuple):
     """The factors of one agent."""
 
     coupling: Any
+    personalization: Any
     step: Any
     penalty: Any
     share: Any
+
+
+@_exact
+def _agent_factors(factors: Factors, i: int) -> _AgentFactors:
+    return _AgentFactors(
+        factors.couplings[i, 0],
+        factors.personalization[i, 0],
+        factors.step,
+        factors.penalty,
+        factors.share,
+    )
 
 
 @_exact
@@ -105,6 +119,50 @@ def _step_own(start: Any, end: Any, u: Array, p: Array, x: Array, z: Array, fact
     sigma, gamma, rho = factors.coupling, factors.step, factors.penalty
     for j in range(start, end):
         u[j] -= gamma * (rho * (x[j] - p[j]) + sigma * (x[j] - z[j]))
+
+
+@_exact
+def _step_every_personal(
+    start: Any, end: Any, v: Array, g: Array, x: Array, z: Array, factors: Any
+) -> None:
+    sigma, gamma, share = factors.coupling, factors.step, factors.share
+    rest = g.dtype.type(1) - factors.personalization
+    for j in range(start, end):
+        v[j] -= gamma * (share * (rest * g[j] - sigma * (x[j] - z[j])))
+
+
+@_exact
+def _step_own_personal(
+    start: Any, end: Any, u: Array, p: Array, x: Array, z: Array, g: Array, factors: Any
+) -> None:
+    sigma, gamma, rho = factors.coupling, factors.step, factors.penalty
+    theta = factors.personalization
+    for j in range(start, end):
+        u[j] -= gamma * ((rho * (x[j] - p[j]) + sigma * (x[j] - z[j])) + theta * g[j])
+
+
+@_exact
+def _step_every_own(start: Any, end: Any, v: Array, x: Array, z: Array, factors: Any) -> None:
+    sigma, gamma, share = factors.coupling, factors.step, factors.share
+    for j in range(start, end):
+        v[j] -= gamma * (share * -(sigma * (x[j] - z[j])))
+
+
+@_exact
+def _personal_step(
+    v: Array, u: Array, z0: Array, factors: Any, gradients: Array, x: Array, p: Array, z: Array
+) -> None:
+    """Take a step of an agent with θ > 0, from its gradients at x and at z."""
+    n = Index(x.size)
+    g_x, g_z = gradients[:n], gradients[n:]
+    for start in range(Index(0), n, PIECE):
+        end = min(start + PIECE, n)
+        if factors.personalization == 1:
+            _step_every_own(start, end, v, x, z, factors)
+        else:
+            _step_every_personal(start, end, v, g_z, x, z, factors)
+        _step_own_personal(start, end, u, p, x, z, g_x, factors)
+        _place_average(start, end, z, z0, v, u, factors.share)
 
 
 @_exact
@@ -141,21 +199,27 @@ def _local_steps(
 ) -> bool:
     """Take all steps of all agents; return False if a projection is unresolved."""
     vectors, zero, n = scratch.vectors, Index(0), Index(blocks.center.size)
-    g, x, p, z, x0 = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4]
+    # x and z, and the gradients there, are neighbours, so that both are one argument.
+    gradients, points = vectors[0:2].reshape(-1), vectors[2:4].reshape(-1)
+    x, z, p, x0 = vectors[2], vectors[3], vectors[4], vectors[5]
     for i in range(blocks.v.shape[0]):
-        own_factors = _AgentFactors(
-            factors.couplings[i, 0], factors.step, factors.penalty, factors.share
-        )
+        own_factors = _agent_factors(factors, i)
+        theta = own_factors.personalization
+        first, last = (n if theta == 0 else zero), (n if theta == 1 else 2 * n)
+        at, g = points[first:last], gradients[first:last]
         v, u = blocks.v[i], blocks.u[i]
         _begin(i, blocks, v, u, z, x0)
         for step in range(source.batches.shape[0]):
-            gradient_at(callees.gradient, z, source, step, i, scratch.gradient, g)
             _place_own(zero, n, x, x0, v, u)
+            gradient_at(callees.gradient, at, source, step, i, scratch.gradient, g)
             status = project_row(callees.project, x, sets, i, p)
             if status == UNRESOLVED:
                 return False
             projection = x if status == INSIDE else p
-            _step(v, u, blocks.mean, own_factors, g, x, projection, z)
+            if theta == 0:
+                _step(v, u, blocks.mean, own_factors, g, x, projection, z)
+            else:
+                _personal_step(v, u, blocks.mean, own_factors, gradients, x, projection, z)
     return True
 
 
@@ -164,10 +228,7 @@ def _single_step(points: Points, z0: Array, factors: Factors) -> None:
     """Take one step of all agents, from their gradients and projections."""
     v, u, z, g, x, p = points
     for i in range(v.shape[0]):
-        own_factors = _AgentFactors(
-            factors.couplings[i, 0], factors.step, factors.penalty, factors.share
-        )
-        _step(v[i], u[i], z0, own_factors, g[i], x[i], p[i], z[i])
+        _step(v[i], u[i], z0, _agent_factors(factors, i), g[i], x[i], p[i], z[i])
 
 
 @cache
@@ -193,4 +254,5 @@ def single_step(dtype: np.dtype[Any]) -> Callable[..., None]:
 
 def _factors_type(number: Any) -> Any:
     """Return the type of the factors."""
-    return named_tuple_type(Factors, matrix_type(number), number, number, number)
+    column = matrix_type(number)
+    return named_tuple_type(Factors, column, column, number, number, number)

@@ -40,8 +40,11 @@ from pcfed.kernels.descent import CALLEES, PIECE, callees, step_scratch_type
 from pcfed.kernels.gradients import gradient_at, source_type
 from pcfed.kernels.thresholds import INSIDE, SETS, UNRESOLVED, project_row
 
-VECTORS = 11
+VECTORS = 15
 """Vectors in the scratch memory of a group."""
+
+AT_CENTER, AT_OWN, AT_BOTH = range(3)
+"""Where an agent's loss is taken."""
 
 _exact = helper()
 _sums = helper("reassoc", "contract")
@@ -68,7 +71,8 @@ class Numbers(NamedTuple):
     """The numbers of the local problems."""
 
     couplings: Array
-    """σ of every agent, (agents, 1), in the dtype of the steps."""
+    """σ of every agent, (agents, 1), in the dtype of the steps; so is ``personalization``."""
+    personalization: Array
     expected: Float64Array
     """The curvature that every loss expects, (agents, 1)."""
     factors: Float64Array
@@ -88,10 +92,12 @@ class _Factors(NamedTuple):
     x_other: Any
     x_step: Any
     x_share: Any
+    x_slope: Any
     z_own: Any
     z_other: Any
     z_step: Any
     z_share: Any
+    z_slope: Any
     momentum: Any
 
 
@@ -128,11 +134,17 @@ def _place_own(start: Any, end: Any, p: Array, x: Array, z: Array, e: Array, fac
 
 @_exact
 def _place_shared(
-    start: Any, end: Any, q: Array, z: Array, x: Array, e: Array, g: Array, factors: Any
+    start: Any, end: Any, q: Array, z: Array, x: Array, e: Array, factors: Any
 ) -> None:
-    own, other, step = factors.z_own, factors.z_other, factors.z_step
+    own, other = factors.z_own, factors.z_other
     for j in range(start, end):
-        q[j] = ((own * z[j] + other * x[j]) + e[j]) - step * g[j]
+        q[j] = (own * z[j] + other * x[j]) + e[j]
+
+
+@_exact
+def _descend(start: Any, end: Any, q: Array, slope: Any, g: Array) -> None:
+    for j in range(start, end):
+        q[j] -= slope * g[j]
 
 
 @_exact
@@ -154,12 +166,12 @@ def _copy(start: Any, end: Any, to: Array, source: Array) -> None:
 
 
 @_sums
-def _distance(a: Array, b: Array) -> float:
+def _squared_distance(a: Array, b: Array) -> float:
     total = 0.0
     for j in range(Index(a.size)):
         difference = np.float64(a[j] - b[j])
         total += difference * difference
-    return math.sqrt(total)
+    return total
 
 
 @_sums
@@ -171,6 +183,17 @@ def _norm(a: Array) -> float:
 
 
 @_exact
+def _length(points: Any, x_new: Array, z_new: Array, x: Array, z: Array) -> float:
+    """Return how far a step moves the points at which the loss is taken."""
+    total = 0.0
+    if points != AT_CENTER:
+        total += _squared_distance(x_new, x)
+    if points != AT_OWN:
+        total += _squared_distance(z_new, z)
+    return math.sqrt(total)
+
+
+@_exact
 def _measure(
     callees: Callees,
     i: int,
@@ -178,7 +201,7 @@ def _measure(
     scratch: StepScratch,
     longest: float,
     last: float,
-    z: Array,
+    moved: Array,
     g: Array,
     again: Array,
     trust: float,
@@ -189,10 +212,10 @@ def _measure(
     if not math.isfinite(last):
         return math.nan
     gradient_at(
-        callees.gradient, z, source, source.batches.shape[0] - 1, i, scratch.gradient, again
+        callees.gradient, moved, source, source.batches.shape[0] - 1, i, scratch.gradient, again
     )
-    change: float = _distance(again, g)
-    if last <= trust * _norm(z) or change <= trust * _norm(again):
+    change = math.sqrt(_squared_distance(again, g))
+    if last <= trust * _norm(moved) or change <= trust * _norm(again):
         return 0.0
     return change / last
 
@@ -213,49 +236,108 @@ def _take_steps(
     Return False if a projection is unresolved, and the measured curvature.
     """
     vectors, zero, n = scratch.vectors, Index(0), Index(blocks.shared.size)
-    s, e_x, e_z, p, q, g = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4], vectors[5]
+    s, e_x, e_z, p, q = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4]
+    # x and z are neighbours in memory, so that both are one argument of the gradient.
+    hats, gradients = vectors[8:10].reshape(-1), vectors[12:14].reshape(-1)
+    theta = numbers.personalization[i, 0]
+    points = AT_CENTER if theta == 0 else AT_OWN if theta == 1 else AT_BOTH
+    first_point, last_point = (
+        (n if points == AT_CENTER else zero),
+        (n if points == AT_OWN else 2 * n),
+    )
+    g_x, g_z = gradients[:n], gradients[n:]
     for start in range(zero, n, PIECE):
         end = min(start + PIECE, n)
         _place_point(start, end, s, blocks.W[i], blocks.shift)
         _place_x_constant(start, end, e_x, blocks.y_mean, s, factors)
         _place_z_constant(start, end, e_z, blocks.shared, blocks.U[i], blocks.Y, factors)
         _copy(start, end, vectors[6], blocks.model[i])
-    # At first the extrapolated points are the points themselves: their own vectors, and the second
-    # one for z, are used from the first extrapolation on.
+        _copy(start, end, vectors[8], blocks.model[i])
+        _copy(start, end, vectors[9], blocks.shared)
     x, z, z_next = vectors[6], blocks.shared, vectors[7]
-    x_hat, z_hat = x, z
+    x_hat, z_hat = vectors[8], vectors[9]
     steps = source.batches.shape[0]
     first = last = 0.0
     for k in range(steps):
-        gradient_at(callees.gradient, z_hat, source, k, i, scratch.gradient, g)
+        gradient_at(
+            callees.gradient,
+            hats[first_point:last_point],
+            source,
+            k,
+            i,
+            scratch.gradient,
+            gradients[first_point:last_point],
+        )
         _place_own(zero, n, p, x_hat, z_hat, e_x, factors)
+        if points != AT_CENTER:
+            _descend(zero, n, p, factors.x_slope, g_x)
         status = project_row(callees.project, p, sets, i, q)
         if status == UNRESOLVED:
             return not math.isfinite(_norm(p)), math.nan
         if status == INSIDE:
             p, q = q, p
-        _place_shared(zero, n, z_next, z_hat, x_hat, e_z, g, factors)
-        if k == 0:
-            first = last = _distance(z_next, z_hat)
-        elif k == steps - 1:
-            last = _distance(z_next, z_hat)
+        _place_shared(zero, n, z_next, z_hat, x_hat, e_z, factors)
+        if points != AT_OWN:
+            _descend(zero, n, z_next, factors.z_slope, g_z)
+        if k in (0, steps - 1):
+            last = _length(points, q, z_next, x_hat, z_hat)
+            first = last if k == 0 else first
         if k == steps - 1 or not math.isfinite(first):
             break
-        x_hat, z_hat = vectors[8], vectors[9]
         for start in range(zero, n, PIECE):
             end = min(start + PIECE, n)
             _extrapolate(start, end, x_hat, q, x, factors.momentum)
             _extrapolate(start, end, z_hat, z_next, z, factors.momentum)
         x, q = q, x
-        z, z_next = z_next, (vectors[10] if k == 0 else z)
-    longest = numbers.longest * first
-    measured = _measure(callees, i, source, scratch, longest, last, z_next, g, p, numbers.trust)
+        z, z_next = z_next, (vectors[5] if k == 0 else z)
+    if last >= numbers.longest * first:
+        moved = vectors[10:12].reshape(-1)
+        for start in range(zero, n, PIECE):
+            end = min(start + PIECE, n)
+            _copy(start, end, vectors[10], q)
+            _copy(start, end, vectors[11], z_next)
+        measured = _measure(
+            callees,
+            i,
+            source,
+            scratch,
+            numbers.longest * first,
+            last,
+            moved[first_point:last_point],
+            gradients[first_point:last_point],
+            hats[first_point:last_point],
+            numbers.trust,
+        )
+    else:
+        measured = 0.0 if math.isfinite(last) or not math.isfinite(first) else math.nan
     for start in range(zero, n, PIECE):
         end = min(start + PIECE, n)
         _copy(start, end, blocks.x[i], q)
-        _scaled_difference(start, end, blocks.dx[i], numbers.relaxation, q, s)
+        if not math.isinf(numbers.ratio):
+            _scaled_difference(start, end, blocks.dx[i], numbers.relaxation, q, s)
         _scaled_difference(start, end, blocks.dz[i], numbers.relaxation, z_next, blocks.shared)
     return True, measured
+
+
+@_exact
+def _step_factors(theta: float, sigma: float, L: float, numbers: Numbers, steps: int) -> Any:
+    """Return the factors of an agent's steps, in float64."""
+    x_pull, z_pull = 1 / (numbers.ratio * numbers.prox), 1 / numbers.prox
+    x_curvature, z_curvature = theta * L + 2 * sigma + x_pull, (1 - theta) * L + 2 * sigma + z_pull
+    x_step, z_step = (1 / x_curvature if x_curvature > 0 else 0.0), 1 / z_curvature
+    a, b = x_step * sigma + x_step * x_pull, z_step * sigma + z_step * z_pull
+    product = x_step * sigma * (z_step * z_pull) + x_step * x_pull * (z_step * sigma)
+    product += x_step * x_pull * (z_step * z_pull)
+    half = (a - b) / 2
+    largest = (a + b) / 2 + math.sqrt(half * half + x_step * sigma * (z_step * sigma))
+    root = min(1.0, max(math.sqrt(product / largest), MIN_ROOT / steps))
+    return (
+        *(1 - x_step * sigma - x_step * x_pull, x_step * sigma),
+        *(x_step, x_step * x_pull, x_step * theta),
+        *(1 - z_step * sigma - z_step * z_pull, z_step * sigma),
+        *(z_step, z_step * z_pull, z_step * (1 - theta)),
+        (1 - root) / (1 + root),
+    )
 
 
 @_exact
@@ -268,26 +350,18 @@ def _solve(
     scratch: StepScratch,
 ) -> bool:
     """Solve the problems of all agents; return False if a projection is unresolved."""
-    tau, tau_x = numbers.prox, numbers.ratio * numbers.prox
-    dtype = blocks.x.dtype.type
+    dtype, steps = blocks.x.dtype.type, source.batches.shape[0]
     for i in range(blocks.x.shape[0]):
         sigma = np.float64(numbers.couplings[i, 0])
+        theta = np.float64(numbers.personalization[i, 0])
+        tau = numbers.prox if theta == 0 else numbers.ratio * numbers.prox
         for _ in range(MAX_ATTEMPTS):
             L = numbers.factors[i, 0] * numbers.expected[i, 0]
-            x_step, z_step = 1 / (0.0 + 2 * sigma + 1 / tau_x), 1 / (L + 2 * sigma + 1 / tau)
-            x_share, z_share = x_step / tau_x, z_step / tau
-            convexity = min(x_share, z_share)
-            root = min(1.0, max(math.sqrt(convexity), MIN_ROOT / source.batches.shape[0]))
+            f = _step_factors(theta, sigma, L, numbers, steps)
             factors = _Factors(
-                dtype(1 - x_step * sigma - x_share),
-                dtype(x_step * sigma),
-                dtype(x_step),
-                dtype(x_share),
-                dtype(1 - z_step * sigma - z_share),
-                dtype(z_step * sigma),
-                dtype(z_step),
-                dtype(z_share),
-                dtype((1 - root) / (1 + root)),
+                *(dtype(f[0]), dtype(f[1]), dtype(f[2]), dtype(f[3]), dtype(f[4])),
+                *(dtype(f[5]), dtype(f[6]), dtype(f[7]), dtype(f[8]), dtype(f[9])),
+                dtype(f[10]),
             )
             resolved, measured = _take_steps(
                 callees, i, blocks, factors, source, sets, scratch, numbers
@@ -316,7 +390,7 @@ def solve(dtype: np.dtype[Any], features: np.dtype[Any]) -> Callable[..., bool]:
     )
     column = matrix_type(types.float64)
     real = types.float64
-    numbers = named_tuple_type(Numbers, rows, column, column, real, real, number, real, real)
+    numbers = named_tuple_type(Numbers, rows, rows, column, column, real, real, number, real, real)
     data = (source_type(dtype, features), SETS, step_scratch_type(number))
     kernel = compile_kernel(_solve, (CALLEES, start, numbers, *data))
     return partial(kernel, callees(dtype, features, projects=True))

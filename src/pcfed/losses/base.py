@@ -74,6 +74,15 @@ class Loss(ABC):
             Where to write the result; returned.
         """
 
+    def gradients(self, points: Array, rows: Rows, out: Array) -> Array:
+        """Write the gradients at several points, each as in `gradient`, to the rows of ``out``.
+
+        A loss may override it to read the batch only once.
+        """
+        for x, g in zip(points, out, strict=True):
+            self.gradient(x, rows, out=g)
+        return out
+
     @abstractmethod
     def smoothness(self) -> float:
         """Return $L_f$, a Lipschitz constant of the gradient; infinity if none is known."""

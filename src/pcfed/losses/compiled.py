@@ -54,16 +54,22 @@ def batch_source(
 
 
 def gradients(source: BatchSource, x: Array, out: Array) -> None:
-    """Write every agent's gradient at its row of ``x``, on its first batch, to its row of ``out``.
+    """Write every agent's gradients at its points, on its first batch, to its part of ``out``.
 
-    Both are in the dtype of the losses and in C order, and share no memory.
+    ``x`` and ``out`` have the shape (agents, points, n), are in the dtype of the losses and in C
+    order, and share no memory.
     """
     compiled: Any = kernels.load("gradients")
-    compiled.gradient_rows(*source.dtypes)(x, source, source.scratch(), out)
+    agents, points, _ = x.shape
+    flat, written = x.reshape(agents, -1), out.reshape(agents, -1)
+    compiled.gradient_rows(*source.dtypes)(flat, source, source.scratch(points), written)
 
 
 def gradient(model: LinearModel, x: Array, index: RowIndex, out: Array) -> None:
-    """Write the gradient of one model on a batch of a size that is supported."""
+    """Write the gradients of one model, on a batch of a size that is supported, at its points.
+
+    ``x`` and ``out`` have the shape (points, n).
+    """
     matrix, targets = model._features.matrix, model._targets
     rows = row_numbers(index, model.size)
     if not matrix.flags.c_contiguous:

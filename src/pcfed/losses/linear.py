@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from pcfed.arrays import Array
 from pcfed.kernels.arguments import OTHER
 from pcfed.losses import compiled, feature_norms
-from pcfed.losses.base import ALL_ROWS, RowIndex
+from pcfed.losses.base import ALL_ROWS, RowIndex, Rows
 from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.features import Features, Matrix, as_number_array, is_sparse, read_features
 from pcfed.validation import positive
@@ -120,34 +120,49 @@ class LinearModel(CheckedLoss):
             squares = float(np.square(W, dtype=np.float64).sum()) if self.l2 else 0.0
         return total / self.size + self.l2 / 2 * squares
 
-    def _write_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
-        if compiled.is_supported(self, count):
-            compiled.gradient(self, x, index, grad)
-        else:
-            self._numpy_gradient(index, count, x, grad)
+    def gradients(self, points: Array, rows: Rows, out: Array) -> Array:
+        """Write the gradients at several points to ``out``, in one pass over the batch."""
+        if type(self).gradient is not LinearModel.gradient:
+            return super().gradients(points, rows, out)
+        index, count = self._check_batch(rows)
+        with np.errstate(all="ignore"):
+            self._write_gradients(index, count, points, out)
+        return out
 
-    def _numpy_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
-        """Write the gradient on ``count`` rows to ``grad``, in one pass over their blocks."""
+    def _write_gradient(self, index: RowIndex, count: int, x: Array, grad: Array) -> None:
+        self._write_gradients(index, count, x[None], grad[None])
+
+    def _write_gradients(self, index: RowIndex, count: int, points: Array, grads: Array) -> None:
+        if compiled.is_supported(self, count):
+            compiled.gradient(self, points, index, grads)
+        else:
+            self._numpy_gradients(index, count, points, grads)
+
+    def _numpy_gradients(self, index: RowIndex, count: int, points: Array, grads: Array) -> None:
+        """Write the gradients on ``count`` rows, in one pass over their blocks."""
         # With the derivatives r of the rows in their logits, it is the mean of r φᵀ, plus l2 · W,
         # in the coefficients, and the mean of r in the intercept.
-        W, b = self._split(x)
-        G, c = self._split(grad)
         first = True
         for block, part in self._features.blocks(index):
-            logits = compute_logits(block, W, b, self.scale)
-            R = self._logit_gradients(logits, self._targets[part])
-            # R is much smaller than the block and its product, so factors are applied to R.
-            R *= self.dtype.type(1 / count)
-            if c is not None:
-                np.add(R.sum(axis=1), 0 if first else c, out=c)
-            R *= self.dtype.type(self.scale)
-            if first and not is_sparse(block):
-                np.matmul(R, block, out=G)
-            else:
-                np.add(R @ block, 0 if first else G, out=G)
+            for x, grad in zip(points, grads, strict=True):
+                W, b = self._split(x)
+                G, c = self._split(grad)
+                logits = compute_logits(block, W, b, self.scale)
+                R = self._logit_gradients(logits, self._targets[part])
+                # R is much smaller than the block and its product, so factors are applied to R.
+                R *= self.dtype.type(1 / count)
+                if c is not None:
+                    np.add(R.sum(axis=1), 0 if first else c, out=c)
+                R *= self.dtype.type(self.scale)
+                if first and not is_sparse(block):
+                    np.matmul(R, block, out=G)
+                else:
+                    np.add(R @ block, 0 if first else G, out=G)
             first = False
         if self.l2:
-            G += self.dtype.type(self.l2) * W
+            for x, grad in zip(points, grads, strict=True):
+                G, _ = self._split(grad)
+                G += self.dtype.type(self.l2) * self._split(x)[0]
 
     def smoothness(self) -> float:
         r"""Return $L_f = c\,\lambda_{\max}(\Phi^\top\Phi/N) + l_2$, an upper bound.

@@ -81,10 +81,16 @@ class Stack:
 
         The models are given by their ``positions`` in the stack, their parameters by the rows of
         ``x``, of shape (agents, n) like ``out`` and in the dtype of the losses, and their batches
-        by ``rows``, of shape (agents, batch): row numbers of each one's own data.
+        by ``rows``, of shape (agents, batch): row numbers of each one's own data. If ``x`` has the
+        shape (agents, points, n), the points of an agent share its batch.
         """
         if (source := self.source(positions, rows[None])) is not None:
-            compiled.gradients(source, x, out)
+            shape = (len(x), -1, x.shape[-1])
+            compiled.gradients(source, x.reshape(shape), out.reshape(shape))
+            return out
+        if x.ndim == 3:
+            for point in range(x.shape[1]):
+                self.gradient(positions, x[:, point], rows, out=out[:, point])
             return out
         model, (a, b) = self._model, rows.shape
         index = (rows + self._starts[positions, None]).ravel()

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.algorithms import Algorithm, RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms import STATISTICS, Algorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.sums import add_rows
 from pcfed.arrays import Float64Array, Workspace
 from pcfed.problem import Agent, Problem
@@ -229,7 +230,7 @@ class Engine:
         finite = _finite_rows(update, agents)
         reasons = dict.fromkeys(np.flatnonzero(~finite).tolist(), "it is not finite")
         if self._norm_limit < np.inf:
-            norms = _largest_norms(update, self.algorithm.sends, agents)
+            norms = _largest_norms(update, agents)
             for i in np.flatnonzero(finite & ~(norms <= self._norm_limit)).tolist():
                 reasons[i] = f"its norm {norms[i]:.3g} is above the limit {self._norm_limit:g}"
         return reasons
@@ -252,11 +253,18 @@ class Engine:
         average = self.algorithm.average(state.server)
         return self.models(state).mean(axis=0) if average is None else average.astype(np.float64)
 
+    def center(self, state: State) -> Float64Array:
+        """Return the centre to which the models are coupled: their average, unless it is free."""
+        shared = self.algorithm.shared_model(state.server)
+        if self.problem.center == "average" or shared is None:
+            return self.average(state)
+        return shared.astype(np.float64)
+
     def refuse_infinite(self, state: State, record: Record) -> list[Refusal]:
         """Return the agents whose loss is not finite, where the objective of a record is not."""
-        average = self.average(state)
+        center = self.center(state)
         with np.errstate(over="ignore", invalid="ignore"):
-            losses = [agent.loss.value(average) for agent in self.problem.agents]
+            losses = [agent.loss.value(center) for agent in self.problem.agents]
             infinite = ~np.isfinite(losses + record.distance**2)
         infinite |= not infinite.any()  # each of them is finite, but not their sum
         reason = "its loss is not finite"
@@ -265,17 +273,21 @@ class Engine:
     def evaluate(self, state: State) -> Metrics:
         """Return the metrics of a state: objective, loss, and distances and scores per agent."""
         models = self.models(state) if self.algorithm.average(state.server) is None else None
-        average = self.average(state) if models is None else models.mean(axis=0)
+        if models is not None and self.problem.center == "average":
+            center = models.mean(axis=0)
+        else:
+            center = self.center(state)
         m, stack = self.problem.m, self.plan.stack
         width = 1 if stack is None else max(1, MAX_GROUP_ENTRIES // 2 // self.problem.n)  # float64
         spans = [slice(first, min(first + width, m)) for first in range(0, m, width)]
-        parts = self._map(lambda span: self._evaluate(state, models, span, average), spans)
+        parts = self._map(lambda span: self._evaluate(state, models, span, center), spans)
         columns = np.concatenate(list(parts), axis=1)
-        infeasibility, distance, test_loss, test_accuracy = columns[:4]
-        losses = columns[4] if stack is None else stack.values(average)
-        coupling = np.array([agent.coupling for agent in self.problem.agents])
+        infeasibility, distance, test_loss, test_accuracy, own_losses = columns[:5]
+        losses = columns[5] if stack is None else stack.values(center)
+        coupling, theta = self._coupling_and_personalization
+        taken = losses + theta * (own_losses - losses) if theta.any() else losses
         return Metrics(
-            objective=float(np.mean(losses + coupling / 2 * distance**2)),
+            objective=float(np.mean(taken + coupling / 2 * distance**2)),
             loss=float(np.mean(losses)),
             infeasibility=infeasibility,
             distance=distance,
@@ -283,8 +295,15 @@ class Engine:
             test_accuracy=test_accuracy,
         )
 
+    @cached_property
+    def _coupling_and_personalization(self) -> tuple[Float64Array, Float64Array]:
+        """Every agent's σ and θ."""
+        pairs = [(agent.coupling, agent.personalization) for agent in self.problem.agents]
+        coupling, theta = np.array(pairs).T
+        return coupling, theta
+
     def _evaluate(
-        self, state: State, models: Float64Array | None, span: slice, average: Float64Array
+        self, state: State, models: Float64Array | None, span: slice, center: Float64Array
     ) -> Float64Array:
         """Return the metrics of some agents, one row per metric; all models, if they are known."""
         agents = self.problem.agents[span]
@@ -296,10 +315,16 @@ class Engine:
             x = np.broadcast_to(own, (len(agents), self.problem.n)).astype(np.float64, order="C")
         with np.errstate(over="ignore", invalid="ignore"):
             sets = SetRows([agent.feasible_set for agent in agents])
-            columns: list[Any] = [sets.distances(x), np.linalg.norm(x - average, axis=1)]
+            columns: list[Any] = [sets.distances(x), np.linalg.norm(x - center, axis=1)]
             columns += zip(*map(_test_metrics, agents, x), strict=True)
+            columns.append(
+                [
+                    a.loss.value(x_i) if a.personalization else 0.0
+                    for a, x_i in zip(agents, x, strict=True)
+                ]
+            )
             if self.plan.stack is None:
-                columns.append([agent.loss.value(average) for agent in agents])
+                columns.append([agent.loss.value(center) for agent in agents])
         return np.array(columns)
 
 
@@ -329,11 +354,12 @@ def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
     return finite
 
 
-def _largest_norms(update: Update, names: Iterable[str], agents: int) -> Float64Array:
-    """Return for each agent the largest norm of these vectors that it sends."""
+def _largest_norms(update: Update, agents: int) -> Float64Array:
+    """Return for each agent the largest norm of a vector that it sends."""
     norms = np.zeros(agents)
     with np.errstate(over="ignore", invalid="ignore"):
-        for name in names:
-            rows = update.sent[name].astype(np.float64)
-            np.maximum(norms, np.linalg.norm(rows, axis=1), out=norms)
+        for name, rows in update.sent.items():
+            if name != STATISTICS:
+                wide = rows.astype(np.float64)
+                np.maximum(norms, np.linalg.norm(wide, axis=1), out=norms)
     return norms

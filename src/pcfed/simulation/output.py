@@ -33,6 +33,7 @@ class OutputIterate(Hook):
         self.output = output
         self._engine = engine
         self._kept: Float64Array | None = None
+        self._kept_center: Float64Array | None = None
         self._averaged_rounds = 0
         if output == "random":
             lengths = [max(engine.plan.steps(index)) for index in rounds]
@@ -54,7 +55,7 @@ class OutputIterate(Hook):
                     max_steps=self._steps,
                 )
                 state = outcome.state
-            self._kept = self._engine.models(state)
+            self._kept, self._kept_center = self._engine.models(state), self._engine.center(state)
 
     def after_round(self, runner: Runner, index: int) -> None:
         """Include the models of a round in the mean."""
@@ -63,22 +64,34 @@ class OutputIterate(Hook):
             models = self._engine.models(runner.state)
             mean = models if self._kept is None else self._kept
             self._kept = mean + (models - mean) / self._averaged_rounds
+            center = self._engine.center(runner.state)
+            mean = center if self._kept_center is None else self._kept_center
+            self._kept_center = mean + (center - mean) / self._averaged_rounds
 
-    def models(self, state: State) -> tuple[Float64Array, Float64Array]:
-        """Return the models and their average; those of ``state`` if none were kept."""
-        if self._kept is None:
-            return self._engine.models(state), self._engine.average(state)
-        return self._kept, self._kept.mean(axis=0)
+    def models(self, state: State) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Return the models, their average and the centre; of ``state`` if none were kept."""
+        engine = self._engine
+        if self._kept is None or self._kept_center is None:
+            return engine.models(state), engine.average(state), engine.center(state)
+        average = self._kept.mean(axis=0)
+        return self._kept, average, self._kept_center if self._has_free_center else average
+
+    @property
+    def _has_free_center(self) -> bool:
+        return self._engine.problem.center == "free"
 
     def state_dict(self) -> dict[str, Array]:
         """Return what a resumed run needs."""
-        if self._kept is None:
+        if self._kept is None or self._kept_center is None:
             return {}
-        return {"taken": self._kept, "rounds": np.array(float(self._averaged_rounds))}
+        state = {"taken": self._kept, "rounds": np.array(float(self._averaged_rounds))}
+        return {**state, "center": self._kept_center} if self._has_free_center else state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Restore what `state_dict` returned."""
         if state:
             problem = self._engine.problem
             self._kept = problem.as_models("run: the checkpoint's models", state["taken"])
+            center = state.get("center", self._kept.mean(axis=0))
+            self._kept_center = problem.as_models("run: the checkpoint's center", center)[0]
             self._averaged_rounds = int(state["rounds"])

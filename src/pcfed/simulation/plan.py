@@ -12,6 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from pcfed.algorithms import LocalContext, RunInfo
+from pcfed.algorithms.local_context import loss_points
 from pcfed.arrays import Workspace
 from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
 from pcfed.problem import Agent, Problem
@@ -161,8 +162,8 @@ class Plan:
     ) -> list[list[int]]:
         """Return which agents are computed together: those with small batches and as many steps.
 
-        Groups are ordered by steps and batch size, then by position in the roster. Agents with
-        large batches, whose time goes into matrix products, are computed alone.
+        Groups are ordered by steps, dtype, points of the losses and batch size, then by position.
+        Agents with large batches, whose time goes into matrix products, are computed alone.
 
         Parameters
         ----------
@@ -176,10 +177,10 @@ class Plan:
             Split agents that could be one group into at least this many, for as many threads.
         """
         batches = {i: self._batches(i, index) for i in present}
-        bits = [agent.loss.dtype.itemsize for agent in self._agents]
-        order = sorted(present, key=lambda i: (steps[i], bits[i], batches[i].batch_size))
+        kinds = [(agent.loss.dtype.itemsize, loss_points(agent)) for agent in self._agents]
+        order = sorted(present, key=lambda i: (steps[i], kinds[i], batches[i].batch_size))
         groups: list[list[int]] = []
-        alike = groupby(order, lambda i: (steps[i], bits[i], -1 if self._small(batches[i]) else i))
+        alike = groupby(order, lambda i: (steps[i], kinds[i], -1 if self._small(batches[i]) else i))
         for _, members in alike:
             group = list(members)
             number = max(-(-len(group) // self._max_group), min(min_groups, len(group)))

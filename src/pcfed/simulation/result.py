@@ -27,13 +27,13 @@ class Metrics:
     Attributes
     ----------
     objective : float
-        $f(x_1..x_m)$ of the agents' models.
+        The objective of the agents' models and the centre.
     loss : float
-        $\frac1m \sum_i f_i(\bar x)$, the average loss at the population average.
+        $\frac1m \sum_i f_i(c)$, the average loss at the centre (the average, unless it is free).
     infeasibility : Array
         Per agent, the Euclidean distance of its model from its set.
     distance : Array
-        Per agent, $\|x_i - \bar x\|$.
+        Per agent, $\|x_i - c\|$.
     test_loss, test_accuracy : Array
         Per agent, of its own model on its held-out data; NaN for agents that have none.
     """
@@ -130,6 +130,8 @@ class Result(SavedArchive):
         (m, n): the agents' own models $x_i$, one row per agent.
     average : Array
         (n,): the population average $\bar x$.
+    center : Array
+        (n,): the centre to which the models are coupled, the average unless the centre is free.
     history : tuple of Record
         One record per evaluated round; the last round is always there.
     start : Record
@@ -152,6 +154,7 @@ class Result(SavedArchive):
 
     models: Float64Array
     average: Float64Array
+    center: Float64Array
     history: tuple[Record, ...]
     start: Record
     status: Status
@@ -171,7 +174,7 @@ class Result(SavedArchive):
         last = self.history[-1] if self.history else self.start
         figures = (last.infeasibility, last.distance, last.test_loss, last.test_accuracy)
         rows = [(i, *row) for i, row in enumerate(zip(*(f.tolist() for f in figures), strict=True))]
-        columns = ("agent", "infeasibility", "from the average", "held-out loss", "held-out score")
+        columns = ("agent", "infeasibility", "from the center", "held-out loss", "held-out score")
         return html_table(repr(self), columns, rows)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -204,7 +207,7 @@ class Result(SavedArchive):
             "message": self.message,
             **state_metadata(self.state, self.refusals),
         }
-        arrays = {"models": self.models, "average": self.average}
+        arrays = {"models": self.models, "average": self.average, "center": self.center}
         return metadata, arrays | state_arrays(self.state, (self.start, *self.history))
 
     @classmethod
@@ -212,6 +215,8 @@ class Result(SavedArchive):
         state = read_state(metadata, arrays)
         m, n = len(arrays["models"]), arrays["average"].size
         own: Layout = {"models": ((m, n), np.float64), "average": ((n,), np.float64)}
+        if "center" in arrays:  # files of version 0.1 have none
+            own = {**own, "center": ((n,), np.float64)}
         check_arrays(arrays, {**own, **state.layout(m), **records_layout(arrays, m)})
         start, *history = read_records(arrays, state.round)
         status, message = metadata["status"], metadata["message"]
@@ -220,6 +225,7 @@ class Result(SavedArchive):
         return cls(
             models=arrays["models"],
             average=arrays["average"],
+            center=arrays.get("center", arrays["average"]),
             history=tuple(history),
             start=start,
             status=status,

@@ -22,8 +22,8 @@ class Evaluation:
         The problem that is solved.
     record : Record
         The metrics of the round.
-    models, average : Array
-        The agents' models, (m, n), and their average, (n,).
+    models, average, center : Array
+        The agents' models, (m, n), their average, (n,), and the centre to which they are coupled.
     """
 
     problem: Problem
@@ -40,6 +40,11 @@ class Evaluation:
     def average(self) -> Float64Array:
         """The population average."""
         return self._engine.average(self._state)
+
+    @property
+    def center(self) -> Float64Array:
+        """The centre to which the models are coupled: their average, unless it is free."""
+        return self._engine.center(self._state)
 
 
 @dataclass(frozen=True)
@@ -173,13 +178,14 @@ class Runner:
             f"{self.engine.algorithm.advice}{numbers}."
         )
 
-    def result(self, models: Float64Array, average: Float64Array) -> Result:
+    def result(self, models: Float64Array, average: Float64Array, center: Float64Array) -> Result:
         """Return the result of a run that has ended, with the models that it outputs."""
         if self.ending is None:
             raise RuntimeError("Runner.result: the run must have ended first; call run().")
         return Result(
             models=models,
             average=average,
+            center=center,
             history=self.recorder.complete_history(self.state),
             start=self.recorder.start,
             status=self.ending.status,

@@ -169,6 +169,7 @@ def run(
         participation=participation,
         seed=seed,
     )
+    algorithm = algorithm.for_center(problem.center)
     earlier = x0 if isinstance(x0, Result) and _continues(x0, problem, algorithm) else None
     first = earlier.state.round if earlier else 0
     indices = range(first, first + rounds)
@@ -242,6 +243,9 @@ class _Storage:
             self.every = settings.every
             arguments = {"algorithm": engine.algorithm, **engine.plan.arguments}
             arguments |= {"output": output, "journal": journal is not None}
+            if not engine.problem.losses_at_average:
+                agents = engine.problem.agents
+                arguments["personalization"] = [agent.personalization for agent in agents]
             identity = {name: _fingerprint(value) for name, value in arguments.items()}
             fresh = _fresh_state(engine.problem, engine.algorithm)
             files = CheckpointFiles(Path(settings.path), identity, probe_of(engine.problem), fresh)

@@ -98,8 +98,8 @@ def _load_metadata(path: Path) -> RunMetadata:
 
 
 def _read_config(path: Path, metadata: RunMetadata) -> Config:
-    """Return the configuration of a training; earlier versions had the key ``exact``."""
-    tables = dict(metadata.config)
+    """Return the configuration of a training; version 0.1 had other keys."""
+    tables = _with_paper_problem(metadata.config)
     algorithm = tables.get("algorithm")
     if isinstance(algorithm, dict) and "exact" in algorithm:
         algorithm = dict(algorithm)
@@ -111,6 +111,21 @@ def _read_config(path: Path, metadata: RunMetadata) -> Config:
             )
         tables["algorithm"] = algorithm
     return read_config(tables, path / "config.json")
+
+
+def _with_paper_problem(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of a training; version 0.1 had only the paper's problem."""
+    tables = dict(config)
+    if isinstance(training := tables.get("training"), dict) and "center" not in training:
+        tables["training"] = {**training, "center": "average"}
+        if isinstance(agents := tables.get("agents"), dict):
+            tables["agents"] = {
+                name: {"personalization": 0.0, **each} if isinstance(each, dict) else each
+                for name, each in agents.items()
+            }
+        if isinstance(defaults := tables.get("defaults"), dict):
+            tables["defaults"] = {"personalization": 0.0, **defaults}
+    return tables
 
 
 def _read_log(file: Path) -> str:

@@ -143,7 +143,7 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     for each in data:
         with error_context(f"{where}: agents.{each.settings.name}"), np.errstate(all="ignore"):
             agents.append(_build_agent(config, each, found.labels, scaling, module))
-    problem = Problem(agents)
+    problem = Problem(agents, config.center)
     _check_run(config, problem)
     return TrainingSetup(
         problem=problem,
@@ -308,7 +308,14 @@ def _build_agent(
     test = loss_on(data.test) if len(data.test) else None
     if scaling is not None:
         constraint = scaling.transform_constraint(constraint, math.prod(loss.shape))
-    return Agent(loss, constraint, settings.coupling, test=test, name=settings.name)
+    return Agent(
+        loss,
+        constraint,
+        settings.coupling,
+        settings.personalization,
+        test=test,
+        name=settings.name,
+    )
 
 
 # -- checks and warnings ------------------------------------------------------------------------
