@@ -152,5 +152,8 @@ def test_training_losses_have_no_interval():
 
 
 def test_without_errors_there_is_no_comparison():
-    constant = LeastSquares([[1.0], [2.0]], [3.0, 3.0])
+    constant = LeastSquares(np.ones((20, 1)), np.full(20, 3.0))
     assert compare(constant, [1.0], [2.0], "R²") is None
+    few = compare(LeastSquares([[1.0]], [3.0]), [1.0], [2.0], "R²")
+    assert (few.verdict, few.difference) == ("few rows", None)
+    assert few.sentence.endswith("(1 row, 20 are needed)")

@@ -118,7 +118,7 @@ def verdicts(outcome: Outcome) -> list[str]:
     named = known
     if len(known) > MAX_VERDICTS:
         named = [each for each in known if _is_clear(each)]
-        named.sort(key=lambda each: each.against_alone.difference if each.against_alone else 0.0)
+        named.sort(key=_difference)
     lines = [f"{agent.agent}: {agent.verdict}." for agent in named[:MAX_VERDICTS]]
     left = len(known) - len(lines)
     if left:
@@ -133,6 +133,11 @@ def verdicts(outcome: Outcome) -> list[str]:
             f"projected, {most.agent} by {most.infeasibility:.3g}."
         )
     return lines
+
+
+def _difference(agent: AgentOutcome) -> float:
+    comparison = agent.against_alone
+    return 0.0 if comparison is None else comparison.difference or 0.0
 
 
 def _is_clear(agent: AgentOutcome) -> bool:

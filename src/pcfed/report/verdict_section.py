@@ -82,7 +82,7 @@ def _drawn_agents(outcome: Outcome) -> list[AgentOutcome]:
 
     def difference(i: int) -> float:
         comparison = outcome.agents[i].against_alone
-        return comparison.difference if comparison is not None else 0.0
+        return 0.0 if comparison is None else comparison.difference or 0.0
 
     worst = sorted(range(len(outcome.agents)), key=difference)[:MAX_DRAWN]
     return [outcome.agents[i] for i in sorted(worst)]

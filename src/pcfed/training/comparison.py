@@ -61,8 +61,9 @@ class Comparison:
         ``better`` or ``worse`` if the interval does not contain 0, ``unclear`` if it does, ``same``
         for identical models, ``few rows`` if there are too few for an interval, ``training rows``
         if no rows are held out.
-    difference : float
-        By how much the own model is better: in the score, or in the loss if that is compared.
+    difference : float or None
+        By how much the own model is better: in the score, or in the loss if that is compared. None
+        if it is not defined, such as R² on one row.
     low, high : float or None
         The 95 % interval of the difference; None if there is none.
     rows : int
@@ -72,7 +73,7 @@ class Comparison:
     """
 
     verdict: Verdict
-    difference: float
+    difference: float | None
     low: float | None
     high: float | None
     rows: int
@@ -129,27 +130,34 @@ def compare_on_held_out_rows(
     advice : str
         What to try if the own model is worse.
     """
-    own_errors, other_errors = held_out.sample_errors(own), held_out.sample_errors(other)
-    if own_errors is None or other_errors is None:
-        return None
-    rows = len(own_errors)
+    rows = held_out.size
     if np.array_equal(own, other):
         return Comparison("same", 0.0, 0.0, 0.0, rows, f"no difference from {other_name}")
+    own_errors, other_errors = held_out.sample_errors(own), held_out.sample_errors(other)
+    if own_errors is None or other_errors is None:
+        # There is no R² of constant targets, which a few rows may be.
+        few = rows < MIN_ROWS["numbers"]
+        return _few_rows(None, rows, MIN_ROWS["numbers"], other_name) if few else None
     d = other_errors - own_errors
     if not np.isfinite(d).all():
         return None
     labels = bool(np.isin(d, (-1.0, 0.0, 1.0)).all()) and score_name == "accuracy"
     mean, needed = float(d.mean()), MIN_ROWS["labels" if labels else "numbers"]
     if rows < needed:
-        count = f"{rows} {'row' if rows == 1 else 'rows'}"
-        text = f"too few held-out rows to compare with {other_name} ({count}, {needed} are needed)"
-        return Comparison("few rows", mean, None, None, rows, text)
+        return _few_rows(mean, rows, needed, other_name)
     _, low, high = paired_interval(d, labels=labels)
     verdict: Verdict = "better" if low > 0 else "worse" if high < 0 else "unclear"
     text = _describe(score_name, mean, low, high, other_name)
     if verdict == "worse" and advice:
         text += f": {advice}"
     return Comparison(verdict, mean, low, high, rows, text)
+
+
+def _few_rows(difference: float | None, rows: int, needed: int, other_name: str) -> Comparison:
+    """Return the comparison on too few rows."""
+    count = f"{rows} {'row' if rows == 1 else 'rows'}"
+    text = f"too few held-out rows to compare with {other_name} ({count}, {needed} are needed)"
+    return Comparison("few rows", difference, None, None, rows, text)
 
 
 def compare_training_losses(loss: Loss, own: Array, other: Array, other_name: str) -> Comparison:

@@ -366,7 +366,7 @@ def _compare(
         return None
     if agent.test is None:
         comparison = compare_training_losses(agent.loss, own, other, other_name)
-        return comparison if math.isfinite(comparison.difference) else None
+        return None if _finite(comparison.difference) is None else comparison
     return compare_on_held_out_rows(
         agent.test, own, other, score_name=score_name, other_name=other_name, advice=advice
     )

@@ -160,7 +160,7 @@ def _large_losses(end: RunEnd) -> Iterator[RunWarning]:
             mine, alone, where = seen.score, seen.local_score, f"{seen.held_out} held-out rows"
         elif comparison.verdict == "training rows":
             mine = agent.loss.value(own)
-            alone, where = mine + comparison.difference, "its training rows"
+            alone, where = mine + (comparison.difference or 0.0), "its training rows"
             if mine - alone < MIN_LOSS_SHARE * agent.loss.value(origin):
                 continue
         else:
