@@ -15,7 +15,13 @@ MAX_CELL_LENGTH = 60
 """Characters of a cell at most."""
 
 
-def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def html_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    max_length: int = MAX_CELL_LENGTH,
+) -> str:
     """Return an HTML table.
 
     Parameters
@@ -26,13 +32,15 @@ def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         The names of the columns; columns without any value are left out.
     rows : sequence of sequences
         One value per column: text, a number, or None or NaN for an empty cell.
+    max_length : int
+        Longer cells are cut.
 
     Examples
     --------
     >>> html_table("1 < 2", ["agent", "loss"], [["north", 0.25]])
     '<table><caption ...>1 &lt; 2</caption><thead><tr><th>agent</th><th>loss</th></tr></thead>...'
     """
-    cells = [[_cell_text(value) for value in row] for row in rows[:MAX_ROWS]]
+    cells = [[_cell_text(value, max_length) for value in row] for row in rows[:MAX_ROWS]]
     used = [i for i in range(len(columns)) if any(row[i] for row in cells)]
     head = "".join(f"<th>{escape(columns[i])}</th>" for i in used)
     body = "".join(
@@ -48,9 +56,15 @@ def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     )
 
 
-def _cell_text(value: object) -> str:
+def html_list(sentences: Sequence[str]) -> str:
+    """Return sentences as an HTML list; nothing if there are none."""
+    entries = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f"<ul>{entries}</ul>" if entries else ""
+
+
+def _cell_text(value: object, max_length: int) -> str:
     """Return the text of a cell."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= MAX_CELL_LENGTH else text[: MAX_CELL_LENGTH - 1] + "…"
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"

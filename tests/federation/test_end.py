@@ -7,9 +7,9 @@ import pytest
 
 from pcfed import Agent, FedAvg, PCFedAvg, PCFedSplit, certify
 from pcfed.config.federation_files import METRICS
-from pcfed.federation.agent_report import use_of_budget
+from pcfed.federation.agent_report import model_warnings
 from pcfed.losses import LeastSquares
-from pcfed.sets import Box, Halfspace, L1Ball, L2Ball, WholeSpace
+from pcfed.sets import L1Ball
 from pcfed.storage.archive import load_arrays
 from tests.federation.in_process import NAMES, federation, history, models
 from tests.federations import ALGORITHMS
@@ -46,10 +46,10 @@ def test_every_agent_has_a_report_of_its_own(tmp_path):
     page = (tmp_path / "north" / "report.html").read_text()
     agent = problem.agents[0]
     feasible = agent.constraint.project(own[0])
-    assert "L1Ball(radius=1.0)" in page
+    assert "<dd>l1(1)</dd>" in page
     assert agent.constraint.distance(own[0]) > 0.001
     assert f"<dd>{agent.constraint.distance(own[0]):.3g}<" in page
-    assert "<dt>budget used</dt><dd>100 %</dd>" in page
+    assert "<dt>limit</dt><dd>uses 1 of 1 (l1 norm)</dd>" in page
     for model in (feasible, average):
         assert f"{agent.loss.value(model):.6g}" in page
         assert f"{100 * agent.loss.accuracy(model):.2f} %" in page
@@ -150,17 +150,11 @@ def test_metrics_that_are_not_numbers_are_ignored(tmp_path):
     assert set(metrics["west"]) == {"infeasibility", "accuracy"}
 
 
-def test_the_use_of_a_budget():
-    loss = LeastSquares(np.eye(2), np.ones(2))
-
-    def use(limits, *point):
-        return use_of_budget(Agent(loss, limits, 0.1), np.array(point))
-
-    assert use(L2Ball(5.0), 3.0, 4.0) == pytest.approx(1.0, abs=1e-9)
-    assert use(L1Ball(4.0), 1.0, 0.0) == pytest.approx(0.25, abs=1e-9)
-    assert use(Box([-1.0, -2.0], [1.0, 8.0]), 0.5, 2.0) == pytest.approx(0.5, abs=1e-9)
-    assert use(WholeSpace(), 3.0, 4.0) == 0.0
-    assert use(L1Ball(4.0), 0.0, 0.0) == 0.0
-    assert use(Halfspace([-1.0, 0.0], -2.0), 3.0, 0.0) is None  # it does not contain zero
-    with_intercept = Agent(LeastSquares(np.eye(2), np.ones(2), intercept=True), L1Ball(4.0), 0.1)
-    assert use_of_budget(with_intercept, np.array([1.0, 1.0, 99.0])) == pytest.approx(0.5, abs=1e-9)
+def test_warnings_in_the_report_of_an_agent():
+    X, y = np.eye(4), np.array([5.0, 6.0, 5.0, 6.0])
+    agent = Agent(LeastSquares(X, y), L1Ball(4.0), 0.1)
+    assert model_warnings(agent, y) == []
+    (zero,) = model_warnings(agent, np.zeros(4))
+    assert zero.startswith("All coefficients are 0")
+    (negative,) = model_warnings(agent, np.ones(4))
+    assert negative.startswith("The model predicts worse than the mean of the target, with R² -81")

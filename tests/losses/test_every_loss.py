@@ -115,6 +115,18 @@ def test_gradient_spread_bounds_the_variance(name: str) -> None:
 
 
 @losses
+def test_errors_of_samples_have_the_mean_of_the_score(name: str) -> None:
+    loss = example(name)
+    for x in random_points(loss):
+        errors, predictions = loss.sample_errors(x), loss.sample_predictions(x)
+        assert errors is not None
+        assert predictions is not None
+        assert errors.shape == (loss.size,)
+        assert len(predictions) == loss.size
+        np.testing.assert_allclose(1 - errors.mean(), loss.accuracy(x), rtol=1e-6, atol=1e-12)
+
+
+@losses
 def test_pickle(name: str) -> None:
     loss = example(name)
     loss.value(np.zeros(loss.n))  # what a loss caches is not pickled, or must be picklable

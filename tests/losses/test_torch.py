@@ -318,3 +318,28 @@ def test_a_gpu_agrees() -> None:
     here, there = pictures(), pictures(device="cuda")
     assert_allclose(there.gradient(here.start), here.gradient(here.start), atol=1e-10)
     assert_allclose(there.value(here.start), here.value(here.start))
+
+
+def test_errors_of_samples_are_losses_where_there_are_no_labels() -> None:
+    y = RNG.standard_normal(N)
+    loss = TorchLoss(nn.Linear(D, 1, dtype=torch.float64), (X, y[:, None]), nn.MSELoss(), block=7)
+    errors = loss.sample_errors(loss.start)
+    predictions = loss.sample_predictions(loss.start)
+    assert errors is not None
+    assert predictions is not None
+    assert_allclose(errors, (predictions[:, 0] - y) ** 2)
+    assert_allclose(errors.mean(), loss.value(loss.start))
+    no_tensor = TorchLoss(Pair(), (X, y), lambda output, y: ((output[0] - y) ** 2).mean())
+    assert no_tensor.sample_errors(no_tensor.start) is None
+    assert no_tensor.sample_predictions(no_tensor.start) is None
+
+
+class Pair(nn.Module):
+    """A module that returns two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(D, 1, dtype=torch.float64)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)[:, 0], x

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser
 
 from pcfed.report import write_training_report
 from pcfed.report.charts import series_styles
+from pcfed.report.page import ChartGroup, Paragraph
 from pcfed.report.training_charts import (
     MAX_POINTS,
     agents_chart,
@@ -24,7 +25,8 @@ from pcfed.report.training_charts import (
     subsampled,
 )
 from pcfed.report.training_report import compared_settings, run_metrics, runs_by_title
-from pcfed.training import prepare
+from pcfed.report.verdict_section import verdict_section
+from pcfed.training import Outcome, RunWarning, prepare
 from pcfed.training.example import write_example
 from pcfed.training.saved_run import SavedRun, open_run
 from tests.report.conftest import HOSTILE
@@ -84,6 +86,103 @@ def test_a_report_has_the_results_of_the_training(pages: dict[str, Path], runs: 
     assert "algorithm.relaxation" in page.words
 
 
+def test_a_report_begins_with_the_verdicts(pages: dict[str, Path], runs: list[SavedRun]):
+    page = ParsedPage(pages["one"].read_text("utf-8"))
+    outcome = runs[1].outcome
+    assert outcome is not None
+    assert page.words.index("Verdict") < page.words.index("Summary")
+    for each in outcome.agents:
+        (row,) = [row for row in page.rows if row.startswith(each.agent) and each.verdict in row]
+        assert each.against_average.sentence in row
+        assert each.usage.text in row
+        assert each.usage.gain is None or each.usage.gain in row
+    text = " ".join(page.words)
+    assert "Own models against training alone:" in text
+    before, _, _ = text.partition("All settings")
+    assert "l1(1)" in before
+    assert "L1Ball" not in before, "sets are written as in files"
+
+
+def warned(outcome: Outcome, agents: int = 1) -> Outcome:
+    """Return an outcome with hostile warnings, and with copies of its agents under other names."""
+    sentence = f"{HOSTILE}: its own model has the loss 6.7, training alone has 0.03."
+    copies = tuple(
+        replace(each, agent=f"{each.agent} {k}") for k in range(agents) for each in outcome.agents
+    )
+    warning = RunWarning("large loss", (HOSTILE,), sentence)
+    return replace(outcome, agents=copies, warnings=(warning,) * 40)
+
+
+def test_warnings_are_shown_and_many_agents_stay_readable(runs: list[SavedRun]):
+    outcome = runs[0].outcome
+    assert outcome is not None
+    section = verdict_section("run", warned(outcome, agents=50))
+    notes = [block for block in section.blocks if isinstance(block, Paragraph)]
+    assert sum(HOSTILE in note.text for note in notes) == 30
+    assert any(note.text == "10 more warnings are in outcome.json." for note in notes)
+    assert any("The first 200 of 250 agents" in note.text for note in notes)
+    (group,) = [block for block in section.blocks if isinstance(block, ChartGroup)]
+    scores, limits = group.charts
+    assert len(scores.panels[0].data[0]["x"]) == len(limits.panels[0].data[0]["x"]) == 30
+    assert "Only 30 of 250 agents are drawn" in scores.caption
+    for panel in (*scores.panels, *limits.panels):
+        assert go.Figure(panel.data, panel.layout).data
+
+
+def test_intervals_are_drawn_around_the_other_models(runs: list[SavedRun]):
+    outcome = runs[0].outcome
+    assert outcome is not None
+    section = verdict_section("run", outcome)
+    (group,) = [block for block in section.blocks if isinstance(block, ChartGroup)]
+    own, alone, average = group.charts[0].panels[0].data
+    for i, agent in enumerate(outcome.agents):
+        assert own["x"][i] == pytest.approx(agent.score, rel=1e-4)
+        assert own["error_x"]["array"][i] == 0
+        for trace, found in ((alone, agent.against_alone), (average, agent.against_average)):
+            low = trace["x"][i] - trace["error_x"]["arrayminus"][i]
+            high = trace["x"][i] + trace["error_x"]["array"][i]
+            assert low == pytest.approx(agent.score - found.high, abs=1e-4)
+            assert high == pytest.approx(agent.score - found.low, abs=1e-4)
+            # The interval reaches the dot of the own model exactly if nothing is clear.
+            assert (low <= agent.score <= high) == (found.verdict in ("unclear", "same"))
+
+
+def test_verdicts_without_scores_have_no_dots(runs: list[SavedRun]):
+    outcome = runs[0].outcome
+    assert outcome is not None
+    unknown = {"score": None, "average_score": None, "local_score": None}
+    agents = tuple(
+        replace(each, **unknown, against_alone=None, against_average=None, usage=None)
+        for each in outcome.agents
+    )
+    section = verdict_section("run", replace(outcome, agents=agents))
+    assert not any(isinstance(block, ChartGroup) for block in section.blocks)
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
+def test_verdicts_in_a_browser(browser: Browser, runs: list[SavedRun], tmp_path: Path, width: int):
+    run = replace(runs[1], outcome=warned(runs[1].outcome))
+    write_training_report([run], tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html", width) as tab:
+        draw_all(tab)
+        section = tab.locator("#run-verdict")
+        assert section.locator(".note").count() == 30
+        dots, bars = (section.locator(".plot").nth(i) for i in (0, 1))
+        assert dots.locator(".points path").count() == 15
+        assert dots.locator("path.xerror").count() == 15
+        assert bars.locator(".points path").count() == 5
+        shown = bars.locator("text.bartext").all_text_contents()
+        assert "uses 1 of 1 (l1 norm)" in shown
+        names = dots.locator(".ytick text").all_text_contents()
+        assert [name.split()[0] for name in names][:2] == ["harbour", "hillside"]
+        assert tab.evaluate("window.hacked") is None
+        wide = "[document.documentElement.scrollWidth, document.body.scrollWidth]"
+        assert max(tab.evaluate(wide)) <= width
+        # Without the own models, the other two are still there.
+        section.locator("button.series").first.click()
+        assert dots.locator(".points path").count() == 10
+
+
 def test_only_settings_that_differ_are_compared(runs: list[SavedRun]):
     found = compared_settings(runs)
     assert found["training.rounds"] == ["20", "8"]
@@ -139,7 +238,8 @@ def test_an_unfinished_training_has_a_report(folder: Path, tmp_path: Path):
     write_training_report([open_run(tmp_path / "part")], tmp_path / "page.html")
     page = ParsedPage((tmp_path / "page.html").read_text("utf-8"))
     assert any("Not finished." in words for words in page.words)
-    assert any(row.startswith("hillside") and "LinfBall" in row for row in page.rows)
+    assert any(row.startswith("hillside") and "linf(0.4)" in row for row in page.rows)
+    assert "Verdict" not in page.words
     (tmp_path / "part" / "history.jsonl").unlink()
     write_training_report([open_run(tmp_path / "part")], tmp_path / "page.html")
 
@@ -150,8 +250,8 @@ def test_pages_in_a_browser(browser: Browser, pages: dict[str, Path], name: str,
     with opened(browser, pages[name], width) as tab:
         draw_all(tab)
         total = tab.locator(".plot").count()
-        assert total == {"one": 4, "two": 12}[name]
-        assert tab.locator(".plot .js-line").count() >= total
+        assert total == {"one": 6, "two": 16}[name]
+        assert tab.locator(".plot :is(.js-line, .points path)").count() >= total
         wide = "[document.documentElement.scrollWidth, document.body.scrollWidth]"
         assert max(tab.evaluate(wide)) <= width, "only tables scroll sideways"
         assert tab.evaluate("window.hacked") is None

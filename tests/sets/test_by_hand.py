@@ -174,20 +174,3 @@ def test_ints_become_float64_and_arrays_are_frozen_copies():
     with pytest.raises(ValueError, match="read-only"):
         ball.center[0] = 9.0
     assert ball.project([5, 2]).dtype == np.float64
-
-
-@pytest.mark.parametrize(
-    ("convex", "x", "expected"),
-    [
-        (L1Ball(3.0), [1, -1], (2, 3)),
-        (L1Ball(3.0, center=[1, 0], weights=[1, 2]), [0, -1], (3, 3)),
-        (L2Ball(9.0), [3, 4], (5, 9)),
-        (Halfspace([1, 2], -1), [1, -3], (-5, -1)),
-        (Intersection(L1Ball(3.0), NonNegative(), Halfspace([1, 1], 2.5)), [1, 1], (2, 2.5)),
-        (Blocks({(0, 1): L1Ball(3.0), (1, 2): L2Ball(9.0)}), [1, -8], (8, 9)),
-        (Translated(L1Ball(1.0), [1, 1]), [1, 0.5], (0.5, 1)),
-        (NonNegative(), [1, 1], None),
-    ],
-)
-def test_budgets(convex, x, expected):
-    assert convex.budget_use(x) == expected

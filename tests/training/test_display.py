@@ -8,19 +8,20 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 from rich.console import Console
 
-from pcfed.cli.display import agent_table, certificate, distance_table
-from pcfed.training import AgentOutcome, Outcome
+from pcfed.cli.display import agent_table, certificate, distance_table, verdicts
+from pcfed.training import AgentOutcome, Comparison, LimitUsage, Outcome
 from tests.training.folders import OWN_CONFIG, folder_with
 
 CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 20").replace("l1 = 5", "l1 = 0.1")
 LINE = [sys.executable, "-m", "pcfed", "train", "train.toml"]
 
 
-def shown(renderable) -> str:
-    console = Console(width=100, file=io.StringIO(), record=True)
+def shown(renderable, width=100) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
     console.print(renderable)
     return console.export_text()
 
@@ -40,36 +41,82 @@ def test_with_many_agents_the_worst_are_shown():
     assert lines[5].strip() == "90 of 100 agents inside their sets"
 
 
+UNCLEAR = Comparison("unclear", -0.004, -0.02, 0.013, 80, "no clear difference from training alone")
+WORSE = Comparison("worse", -0.04, -0.068, -0.012, 80, "worse than training alone by 4.0 points")
+
+
 def row(**changes) -> AgentOutcome:
     usual = {
         "agent": "north",
-        "constraint": "L1Ball(radius=5.0)",
-        "used": 4.98,
-        "budget": 5.0,
-        "infeasibility": 0.02,
+        "constraint": "l1(5)",
+        "usage": LimitUsage("uses 4.98 of 5 (l1 norm)", False, 0.996, 0.0, None),
+        "infeasibility": 0.0,
         "distance": 0.3,
+        "held_out": 80,
         "score": 0.91,
         "average_score": 0.5,
         "local_score": None,
+        "against_alone": UNCLEAR,
+        "against_average": None,
     }
     return AgentOutcome(**{**usual, **changes})
 
 
+def outcome_of(*rows, **changes) -> Outcome:
+    return replace(Outcome("finished", 9, "accuracy", rows, 0.5, 0.005, 0.01, None), **changes)
+
+
 def test_the_table_at_the_end():
-    rows = (
-        row(),
-        row(agent="[red]", constraint="x" * 99, used=None, budget=None, infeasibility=1e-12),
-    )
-    outcome = Outcome("finished", 9, "accuracy", rows, 0.5, 0.005, 0.01, None)
+    bound = LimitUsage("3 of 6 coefficients at a bound", True, 0.5, 1e-12, "one more unit")
+    outcome = outcome_of(row(), row(agent="[red]", usage=bound), row(agent="old", usage=None))
     text = shown(agent_table(outcome))
-    assert "4.98 of 5" in text
+    assert "uses 4.98 of 5 (l1 norm)" in text
+    assert "3 of 6 coefficients at a bound" in text
     assert "<1e-9" in text
     assert "[red]" in text
+    assert "l1(5)" in text  # of the agent without a usage
     assert "alone" not in text.splitlines()[1]  # no agent has such a score
     assert "own, average, alone: accuracy on held-out rows" in text
+    assert "gain: decrease of the objective per unit that a limit is relaxed" in text
     assert certificate(outcome).endswith("at most 0.005 (1 %) above the optimum.")
-    open_ended = Outcome("finished", 9, "accuracy", rows, 0.5, None, None, "no bound")
+    open_ended = outcome_of(row(), gap=None, relative_gap=None, reason="no bound")
     assert certificate(open_ended) == "No certificate: no bound."
+
+
+def test_the_table_fits_into_80_columns():
+    long = LimitUsage("encoder.layers.0.weight: uses 4.98 of 5 (group l1 norm)", True, 1.0, 0.0123)
+    rows = [row(agent="a" * 60, usage=long, local_score=0.8), row(local_score=0.9)]
+    lines = shown(agent_table(outcome_of(*rows)), width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    for cell in ("a" * 23 + "…", "encoder.layers", "0.0123", "0.91", "0.5", "0.8"):
+        assert cell in text
+
+
+def test_the_verdict_on_every_agent():
+    lines = verdicts(outcome_of(row(), row(agent="south", against_alone=WORSE)))
+    assert lines == [
+        "north: no clear difference from training alone.",
+        "south: worse than training alone by 4.0 points.",
+    ]
+    moved = verdicts(outcome_of(row(against_alone=None, infeasibility=0.258), row(agent="south")))
+    assert moved == [
+        "south: no clear difference from training alone.",
+        "1 of 2 models were outside their limits and have been projected, north by 0.258.",
+    ]
+
+
+def test_of_many_agents_only_clear_verdicts_are_shown():
+    many = [row(agent=f"agent {i}") for i in range(40)]
+    lines = verdicts(outcome_of(*many, row(agent="last", against_alone=WORSE)))
+    assert lines == [
+        "last: worse than training alone by 4.0 points.",
+        "40 more agents: no clear difference; pcfed report shows all of them.",
+    ]
+    bad = [row(agent=f"agent {i}", against_alone=WORSE) for i in range(40)]
+    *shown_lines, rest = verdicts(outcome_of(*bad))
+    assert len(shown_lines) == 10
+    assert rest.startswith("30 more agents: 30 with a clear difference;")
 
 
 def test_a_terminal_shows_the_loss_the_time_left_and_agents_outside_their_sets(tmp_path):

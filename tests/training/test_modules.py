@@ -103,6 +103,33 @@ def test_it_learns_and_every_layer_keeps_to_its_set(tmp_path):
     assert result.history[-1].loss < 0.9 * result.start.loss
 
 
+def test_a_training_that_is_bad_for_all_agents_says_what_to_change(tmp_path):
+    # The average of two networks with opposite targets is good for nobody.
+    config = CONFIG.replace("cross-entropy", "mse").replace("rounds = 60", "rounds = 40")
+    config = config.replace('"l1(2)", "second.bias" = {linf = 0.1}', '"l1(5)"')
+    path = folder_of(tmp_path, config, NET.replace("nn.Linear(8, 2)", "nn.Linear(8, 1)"))
+    for i, (name, slopes) in enumerate({"north": (2, -1), "south": (-2, 1)}.items()):
+        rng = np.random.default_rng(i)
+        X = rng.normal(size=(150, 2))
+        rows = np.column_stack([X, X @ slopes + 0.1 * rng.normal(size=150)])
+        lines = (f"{a:.4f},{b:.4f},{c:.4f}\n" for a, b, c in rows)
+        (tmp_path / f"{name}.csv").write_text("a,b,side\n" + "".join(lines))
+    job = prepare(path, tmp_path / "run", allow_import=True)
+    job.run()
+    outcome = Outcome.load(job.directory.outcome)
+    assert outcome.score_name == "loss"
+    north, south = outcome.agents
+    assert north.constraint == "first.weight: l1(5)"
+    assert north.usage.text.startswith("first.weight: uses ")
+    for row in (north, south):
+        assert row.score > 2 * row.local_score
+        assert row.against_alone.verdict == "worse"
+        assert row.verdict.endswith("try a larger personalization, another coupling, or pcfed tune")
+    warned = [each for each in outcome.warnings if each.kind == "large loss"]
+    assert [each.agents for each in warned] == [("north",), ("south",)]
+    assert "set personalization = 1 to train its own model on its own loss" in warned[0].sentence
+
+
 def test_the_command_asks_for_consent(tmp_path):
     short = CONFIG.replace("rounds = 60", "rounds = 5")
     folder_of(tmp_path, short, NET + "open('it ran', 'w').close()\n")

@@ -12,7 +12,7 @@ import pytest
 
 from pcfed import Problem, Result, certify
 from pcfed.guarantees import optimum
-from pcfed.training import Outcome, prepare
+from pcfed.training import Outcome, RunWarning, prepare
 from tests.training.folders import OWN_CONFIG, folder_with
 
 CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 40\nsave_every = 7").replace(
@@ -35,10 +35,10 @@ def test_the_metrics_are_those_of_the_feasible_models(ended):
     problem, proof = trainer.setup.problem, certify(trainer.setup.problem, result)
     north, south = outcome.agents
     assert (outcome.status, outcome.rounds, outcome.score_name) == ("finished", 40, "R²")
-    assert (north.agent, north.constraint) == ("north", "L1Ball(radius=1.0)")
-    assert north.used == np.abs(proof.models[0]).sum() <= 1.0
-    assert north.budget == 1.0
-    assert (south.used, south.budget) == (None, None)
+    assert (north.agent, north.constraint) == ("north", "l1(1)")
+    assert north.usage.text == "uses 1 of 1 (l1 norm)"
+    assert north.usage.share == pytest.approx(np.abs(proof.models[0]).sum())
+    assert (south.constraint, south.usage.text) == ("whole_space", "no limit")
     np.testing.assert_array_equal(
         [north.infeasibility, south.infeasibility], result.history[-1].infeasibility
     )
@@ -61,7 +61,7 @@ def test_local_training_finds_the_agents_own_optimum(tmp_path):
     rows = Outcome.load(trainer.directory.outcome).agents
     for agent, row in zip(trainer.setup.problem.agents, rows, strict=True):
         best = optimum(Problem([agent])).models[0]
-        close = 1e-6 if row.budget is None else 0.05  # a penalty, and a projection at the end
+        close = 1e-6 if row.usage.share is None else 0.05  # a penalty, and a projection at the end
         assert row.local_score == pytest.approx(agent.test.accuracy(best), abs=close)
         assert abs(row.local_score - row.score) > 0.01
 
@@ -99,6 +99,8 @@ def test_without_held_out_rows_there_is_a_note(tmp_path):
     outcome = Outcome.load(trainer.directory.outcome)
     assert outcome.notes[0].startswith("No rows are held out")
     assert outcome.agents[0].score is None
+    assert {each.against_alone.verdict for each in outcome.agents} == {"training rows"}
+    assert "no rows are held out, so there is no interval" in outcome.agents[0].verdict
 
 
 def test_with_more_rounds_the_comparison_resumes(ended, tmp_path):
@@ -132,18 +134,30 @@ def test_an_interrupted_comparison_resumes(tmp_path):
     assert Outcome.load(trainer.directory.outcome) == Outcome.load(whole.directory.outcome)
 
 
+def with_comparison(table, **changes):
+    """Return the summary with a changed comparison of its first agent."""
+    north, *others = table["agents"]
+    against = {**north["against_alone"], **changes}
+    return {**table, "agents": [{**north, "against_alone": against}, *others]}
+
+
 BROKEN = {
     "no JSON": lambda table: "{",
     "a list": lambda table: [],
-    "another format": lambda table: {**table, "format": 3},
+    "another format": lambda table: {**table, "format": 4},
     "a format that is no integer": lambda table: {**table, "format": True},
-    "the format of the last version": lambda table: {**table, "format": 1},
+    "the format of the first version": lambda table: {**table, "format": 1},
+    "the format of the last version": lambda table: {**table, "format": 2},
     "a key less": lambda table: {k: v for k, v in table.items() if k != "gap"},
     "a key more": lambda table: {**table, "more": 1},
     "another kind": lambda table: {**table, "rounds": "3"},
     "agents": lambda table: {**table, "agents": [{}]},
     "not finite": lambda table: {**table, "gap": float("nan")},
     "notes": lambda table: {**table, "notes": [1]},
+    "warnings": lambda table: {**table, "warnings": [{"kind": "x", "agents": [], "sentence": 1}]},
+    "a verdict": lambda table: with_comparison(table, verdict="good"),
+    "a difference": lambda table: with_comparison(table, difference="0"),
+    "an interval": lambda table: with_comparison(table, low=True),
 }
 
 
@@ -158,17 +172,125 @@ def test_a_file_of_something_else_is_refused(name, ended, tmp_path):
         Outcome.load(path)
 
 
-def test_a_file_of_the_last_version_is_read(ended, tmp_path):
+OLD_KEYS = {"used": 0.5, "budget": 1.0}
+NEW_KEYS = ("usage", "held_out", "against_alone", "against_average")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_earlier_version_is_read(version, ended, tmp_path):
     outcome = Outcome.load(ended[0].directory.outcome)
-    table = {"format": 1, **asdict(outcome), "measure": outcome.score_name}
-    table.pop("score_name")
+    table = {"format": version, **asdict(outcome)}
+    del table["warnings"]
     for row in table["agents"]:
-        row["moved"] = row.pop("infeasibility")
+        for key in NEW_KEYS:
+            del row[key]
+        row |= OLD_KEYS if row["agent"] == "north" else dict.fromkeys(OLD_KEYS)
+        if version == 1:
+            row["moved"] = row.pop("infeasibility")
+    if version == 1:
+        table["measure"] = table.pop("score_name")
     (tmp_path / "outcome.json").write_text(json.dumps(table))
-    assert Outcome.load(tmp_path / "outcome.json") == outcome
+    found = Outcome.load(tmp_path / "outcome.json")
+    assert found.warnings == ()
+    north, south = found.agents
+    assert north.usage.text == "uses 0.5 of 1"
+    assert (south.usage, south.against_alone, south.verdict) == (None, None, "")
+    kept = [name for name in asdict(north) if name not in NEW_KEYS]
+    for new, old in zip(outcome.agents, found.agents, strict=True):
+        assert all(getattr(new, name) == getattr(old, name) for name in kept)
+
+
+def test_files_of_trainings_with_warnings_are_read_again(ended, tmp_path):
+    outcome = Outcome.load(ended[0].directory.outcome)
+    warned = replace(outcome, warnings=(RunWarning("kind", ("north",), "north: a sentence."),))
+    warned.save(tmp_path / "outcome.json")
+    assert Outcome.load(tmp_path / "outcome.json") == warned
 
 
 def test_saving_and_loading_give_the_same(ended, tmp_path):
     outcome = Outcome.load(ended[0].directory.outcome)
     outcome.save(tmp_path / "outcome.json")
     assert Outcome.load(tmp_path / "outcome.json") == outcome
+
+
+# -- verdicts -------------------------------------------------------------------------------------
+
+
+def write_homes(folder, rows=400):
+    """Write the data of two agents of which one has few rows, and similar coefficients."""
+    for i, (name, count) in enumerate((("north", 16), ("south", rows))):
+        rng = np.random.default_rng(i)
+        X = rng.normal(size=(count, 6))
+        y = X @ [1.0, -1.0, 0.5, 0.5, 1.0, -0.5] + rng.normal(size=count)
+        header = ",".join([*"abcdef", "load"]) + "\n"
+        table = np.column_stack([X, y]).tolist()
+        lines = (",".join(map(str, row)) + "\n" for row in table)
+        (folder / f"{name}.csv").write_text(header + "".join(lines))
+
+
+def test_verdicts_are_those_of_the_held_out_rows(tmp_path):
+    write_homes(tmp_path)
+    config = CONFIG.replace("rounds = 40\nsave_every = 7", "rounds = 100").replace(
+        "constraint = {l1 = 1}", "constraint = {box = [-0.75, 0.75]}"
+    )
+    (tmp_path / "train.toml").write_text(config.replace("held_out = 0.5", "held_out = 0.4"))
+    trainer = prepare(tmp_path / "train.toml", tmp_path / "run")
+    result = trainer.run()
+    north, south = Outcome.load(trainer.directory.outcome).agents
+    assert (north.held_out, south.held_out) == (6, 160)
+    assert north.against_alone.verdict == "few rows"
+    assert "too few held-out rows" in north.verdict
+    models = certify(trainer.setup.problem, result).models
+    agents = trainer.setup.problem.agents
+    for row, agent, own in zip((north, south), agents, models, strict=True):
+        assert row.against_average.difference == pytest.approx(row.score - row.average_score)
+        assert row.against_alone.difference == pytest.approx(row.score - row.local_score)
+        assert row.against_alone.rows == agent.test.size
+        assert row.score == agent.test.accuracy(own)
+    assert south.against_alone.low <= south.against_alone.difference <= south.against_alone.high
+    # The multiplier belongs to the bound of a column, by the name in the file.
+    gradient = trainer.setup.problem.gradient(models)[0]
+    column = "abcdef"[int(np.argmax(np.abs(gradient)))]
+    assert f"one more unit of the bound of {column} would lower the objective" in north.usage.gain
+    assert north.usage.multiplier == pytest.approx(np.abs(gradient).max(), rel=1e-3)
+
+
+def test_the_limit_is_that_of_the_delivered_model(tmp_path):
+    # FedAvg's shared model is outside of north's set; what is delivered is not.
+    config = CONFIG.replace("[training]", '[algorithm]\nname = "FedAvg"\n\n[training]')
+    trainer = prepare(folder_with(tmp_path, config=config), tmp_path / "run")
+    trainer.run()
+    north = Outcome.load(trainer.directory.outcome).agents[0]
+    assert north.infeasibility > 1e-3
+    assert north.usage.text == "uses 1 of 1 (l1 norm)"
+    assert north.usage.share <= 1
+
+
+def test_the_multiplier_is_in_the_units_of_the_data(tmp_path):
+    results = []
+    for name, standardize in (("plain", False), ("standardized", True)):
+        (tmp_path / name).mkdir()
+        write_homes(tmp_path / name)
+        config = CONFIG.replace("rounds = 40\nsave_every = 7", "rounds = 300").replace(
+            'target = "load"', f'target = "load"\nstandardize = {str(standardize).lower()}'
+        )
+        # Without a coupling, standardizing changes nothing but the coordinates.
+        config += "\n[defaults]\ncoupling = 0\nconstraint = {l1 = 2}\n"
+        (tmp_path / name / "train.toml").write_text(config)
+        trainer = prepare(tmp_path / name / "train.toml", tmp_path / name / "run")
+        trainer.run()
+        results.append([each.usage for each in Outcome.load(trainer.directory.outcome).agents])
+    for plain, standardized in zip(*results, strict=True):
+        assert plain.text == standardized.text
+        assert plain.multiplier > 0.01
+        assert plain.multiplier == pytest.approx(standardized.multiplier, rel=1e-3)
+
+
+def test_notebooks_show_verdicts_and_warnings(ended):
+    outcome = Outcome.load(ended[0].directory.outcome)
+    warned = replace(outcome, warnings=(RunWarning("kind", ("north",), "<b>: a sentence."),))
+    text = warned._repr_html_()
+    assert "uses 1 of 1 (l1 norm)" in text
+    assert "too few held-out rows to compare with training alone" in text
+    assert "<li>&lt;b&gt;: a sentence.</li>" in text
+    assert "<ul>" not in outcome._repr_html_()

@@ -79,8 +79,8 @@ def test_the_optimum_is_that_of_a_solver_in_the_coordinates_of_the_data(intercep
     outcome = Outcome.load(job.directory.outcome)
     assert outcome.relative_gap is None or outcome.relative_gap < 0.01
     north = outcome.agents[0]
-    assert north.constraint == "L1Ball(radius=0.5)"
-    assert north.used == np.abs(given[0, :3]).sum() <= 0.5 * (1 + 1e-15)
+    assert north.constraint == "l1(0.5)"
+    assert north.usage.share == np.abs(given[0, :3]).sum() / 0.5 <= 1 + 1e-15
 
 
 def test_without_it_such_columns_are_hopeless_and_a_warning_says_so(tmp_path):
@@ -146,7 +146,8 @@ def test_softmax_with_intercept_and_blocks(tmp_path):
     assert np.abs(given.models[0, :2]).sum() <= 0.1 * (1 + 1e-12)
     assert isinstance(job.setup.constraints[1], WholeSpace)
     row = Outcome.load(job.directory.outcome).agents[0]
-    assert row.used == np.abs(given.models[0, :2]).sum()
+    assert row.usage.share == pytest.approx(np.abs(given.models[0, :2]).sum() / 0.1)
+    assert row.usage.text == "area → a to rooms → a: uses 0.1 of 0.1 (l1 norm)"
 
 
 def test_a_set_that_cannot_be_mapped_is_refused(tmp_path):

@@ -32,7 +32,8 @@ def test_the_command_trains_and_prints_a_summary(tmp_path):
     done = command(tmp_path, "train.toml")
     assert done.returncode == 0, done.stderr
     assert "north" in done.stdout
-    assert "L1Ball(5.0)" in done.stdout
+    assert "of 5 (l1 norm)" in done.stdout
+    assert "north: too few held-out rows to compare with training alone" in done.stdout
     assert "30 rounds done. Everything is in runs/train." in done.stdout
     run = tmp_path / "runs" / "train"
     names = {path.name for path in run.iterdir()}

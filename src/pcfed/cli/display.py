@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -16,10 +15,16 @@ from pcfed.cli.app import errors
 from pcfed.guarantees import gap_sentence
 from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Record
-from pcfed.training.outcome import Outcome
+from pcfed.training.outcome import AgentOutcome, Outcome
 
 MAX_AGENTS = 5
 """Largest number of agents whose distances are shown during training: the largest distances."""
+
+MAX_VERDICTS = 10
+"""Largest number of agents whose verdict is printed at the end."""
+
+MAX_NAME_LENGTH = 24
+"""Longer names of agents are cut in the table."""
 
 FEASIBLE = 1e-6
 """A model counts as inside its set up to this distance."""
@@ -80,14 +85,16 @@ def distance_table(names: Sequence[str], infeasibility: Sequence[float]) -> Tabl
 
 
 def agent_table(outcome: Outcome) -> Table:
-    """Return the results of each agent, without columns that are empty."""
-    has_scores = any(agent.score is not None for agent in outcome.agents)
-    caption = f"own, average, alone: {outcome.score_name} on held-out rows" if has_scores else None
-    name, constraint = Column("agent", no_wrap=True), Column("set", overflow="ellipsis")
-    table = Table(name, constraint, caption=caption, box=SIMPLE_HEAD, pad_edge=False)
+    """Return the limit and the scores of each agent, without columns that are empty."""
+    table = Table(
+        Column("agent", overflow="ellipsis", no_wrap=True, max_width=MAX_NAME_LENGTH),
+        Column("limit", overflow="fold"),
+        caption=_caption(outcome),
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     columns = {
-        "budget used": [_format_budget(agent.used, agent.budget) for agent in outcome.agents],
-        "infeasibility": [_format(agent.infeasibility) for agent in outcome.agents],
+        "gain": [_format(each.usage.multiplier if each.usage else None) for each in outcome.agents],
         "own": [_format(agent.score) for agent in outcome.agents],
         "average": [_format(agent.average_score) for agent in outcome.agents],
         "alone": [_format(agent.local_score) for agent in outcome.agents],
@@ -97,10 +104,55 @@ def agent_table(outcome: Outcome) -> Table:
         table.add_column(header, justify="right", no_wrap=True)
     for i, agent in enumerate(outcome.agents):
         cells = [column[i] for column in columns.values()]
-        # "L1Ball(1.0)" instead of "L1Ball(radius=1.0)", to save width.
-        short = re.sub(r"\b[a-z_]+=", "", agent.constraint).replace(" ", "")
-        table.add_row(escape(agent.agent), escape(_shorten(short, 28)), *cells)
+        text = agent.usage.text if agent.usage is not None else agent.constraint
+        table.add_row(escape(agent.agent), escape(_shorten(text, 80)), *cells)
     return table
+
+
+def verdicts(outcome: Outcome) -> list[str]:
+    """Return the verdict on every agent's own model, then everything that needs attention.
+
+    Of many agents, only those whose model is clearly better or worse than training alone are named.
+    """
+    known = [agent for agent in outcome.agents if agent.verdict]
+    named = known
+    if len(known) > MAX_VERDICTS:
+        named = [each for each in known if _is_clear(each)]
+        named.sort(key=_difference)
+    lines = [f"{agent.agent}: {agent.verdict}." for agent in named[:MAX_VERDICTS]]
+    left = len(known) - len(lines)
+    if left:
+        clear = sum(map(_is_clear, known)) - len(lines)
+        what = f"{clear} with a clear difference" if clear else "no clear difference"
+        lines.append(f"{left} more agents: {what}; pcfed report shows all of them.")
+    moved = [agent for agent in outcome.agents if agent.infeasibility > FEASIBLE]
+    if moved:
+        most = max(moved, key=lambda agent: agent.infeasibility)
+        lines.append(
+            f"{len(moved)} of {len(outcome.agents)} models were outside their limits and have been "
+            f"projected, {most.agent} by {most.infeasibility:.3g}."
+        )
+    return lines
+
+
+def _difference(agent: AgentOutcome) -> float:
+    comparison = agent.against_alone
+    return 0.0 if comparison is None else comparison.difference or 0.0
+
+
+def _is_clear(agent: AgentOutcome) -> bool:
+    comparison = agent.against_alone
+    return comparison is not None and comparison.verdict in ("better", "worse")
+
+
+def _caption(outcome: Outcome) -> str | None:
+    """Return what the columns are."""
+    parts = []
+    if any(agent.usage and agent.usage.multiplier for agent in outcome.agents):
+        parts.append("gain: decrease of the objective per unit that a limit is relaxed")
+    if any(agent.score is not None for agent in outcome.agents):
+        parts.append(f"own, average, alone: {outcome.score_name} on held-out rows")
+    return "\n".join(parts) or None
 
 
 def certificate(outcome: Outcome) -> str:
@@ -110,10 +162,6 @@ def certificate(outcome: Outcome) -> str:
 
 def _shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _format_budget(used: float | None, budget: float | None) -> str:
-    return "" if used is None or budget is None else f"{used:.4g} of {budget:.4g}"
 
 
 def _format(value: float | None) -> str:

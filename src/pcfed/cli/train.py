@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from pcfed.cli.app import app, console, errors, print_error, say
-from pcfed.cli.display import Display, agent_table, certificate
+from pcfed.cli.display import Display, agent_table, certificate, verdicts
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
 from pcfed.training.trainer import prepare
@@ -65,7 +65,11 @@ def train(
         raise typer.Exit(1)
     outcome, directory = Outcome.load(trainer.directory.outcome), trainer.directory.path
     console.print(agent_table(outcome))
-    for sentence in (*outcome.notes, certificate(outcome)):
+    for sentence in (*verdicts(outcome), *outcome.notes, certificate(outcome)):
         say(sentence)
+    for warning in outcome.warnings:
+        console.print(
+            f"[yellow]{escape(warning.sentence)}[/yellow]", highlight=False, soft_wrap=True
+        )
     say(f"{result.message} Everything is in {directory}. Next:")
     say(f"  pcfed report {shlex.quote(str(directory))}")

@@ -168,6 +168,11 @@ class LayerSets(ConvexSet):
 
     sets: Mapping[str, ConvexSet]
 
+    @property
+    def spec(self) -> str:
+        """The set of every parameter, as files write them."""
+        return ", ".join(f"{name}: {member.spec}" for name, member in self.sets.items())
+
     def _check_length(self, where: str, n: int) -> None:
         raise self._needs_module()
 

@@ -16,7 +16,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.federation.paths import MODEL, REPORT
 from pcfed.guarantees import feasible_model
 from pcfed.problem import Agent
-from pcfed.report.page import Definitions, Page, Section, Table, table_of, write_page
+from pcfed.report.page import Definitions, Page, Paragraph, Section, Table, table_of, write_page
 from pcfed.storage.archive import save_arrays
 
 FORMAT = 1
@@ -29,8 +29,7 @@ GLOSSARY = {
     "distance from the set": "the Euclidean distance of a model from the agent's constraint set; "
     "zero is feasible.",
     "infeasibility": "the distance of the trained model from the set, before it was made feasible.",
-    "budget used": "the smallest t for which the model is in t times the set; 100 % is the "
-    "boundary.",
+    "limit": "how much of its limit the model in the file uses, in the terms of the set.",
 }
 
 
@@ -46,28 +45,24 @@ def local_metrics(agent: Agent, model: Array, names: Sequence[str]) -> dict[str,
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-def use_of_budget(agent: Agent, model: Float64Array) -> float | None:
-    r"""Return the fraction of its budget that a model uses: the smallest $t$ with $x \in t X$.
+def model_warnings(agent: Agent, model: Float64Array) -> list[str]:
+    """Return what the agent's owner should know about its model, judged by its own rows."""
+    found = []
+    remedy = "relax its constraint, or ask for more rounds or a weaker coupling"
+    if agent.loss.convex and not _constrained(agent, model).any():
+        found.append(f"All coefficients are 0, so the model predicts the same for all; {remedy}.")
+    elif (score := agent.loss.accuracy(model)) < 0:
+        found.append(
+            f"The model predicts worse than the mean of the target, with R² {score:.3g} on the "
+            f"agent's {agent.loss.size} rows; {remedy}."
+        )
+    return found
 
-    At 1 the model is on the boundary of the set $X$. The result is None if the set does not
-    contain zero, because $t$ is then not defined.
 
-    Examples
-    --------
-    >>> from pcfed.losses import LeastSquares
-    >>> from pcfed.sets import L1Ball
-    >>> agent = Agent(LeastSquares(np.eye(2), np.ones(2)), L1Ball(4.0), 0.1)
-    >>> round(use_of_budget(agent, np.array([1.0, -2.0])), 6)
-    0.75
-    """
-    feasible_set = agent.feasible_set
-    if not feasible_set.contains(np.zeros_like(model)):
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(40):  # bisection to 2⁻⁴⁰
-        middle = (low + high) / 2
-        low, high = (low, middle) if feasible_set.contains(model / middle) else (middle, high)
-    return high if high > 1e-9 else 0.0
+def _constrained(agent: Agent, model: Float64Array) -> Float64Array:
+    """Return the parameters that the agent's constraint applies to."""
+    intercept = agent.loss.intercept_slice
+    return model if intercept is None or agent.constrain_intercept else model[: intercept.start]
 
 
 def save_model_and_report(
@@ -98,9 +93,10 @@ def save_model_and_report(
     models = {"own model": feasible}
     if average is not None:
         models["average of all agents"] = np.asarray(average, np.float64)
+    warnings = [Paragraph(each, css_class="note") for each in model_warnings(agent, feasible)]
     title = f"Metrics on {name}'s {agent.loss.size} rows"
     sections = [
-        Section("training", "Training", [_summary(agent, model, feasible, metadata)]),
+        Section("training", "Training", [*warnings, _summary(agent, model, feasible, metadata)]),
         Section("metrics", title, [_metrics_table(agent, models)]),
     ]
     heading = f"Model of {name}"
@@ -116,14 +112,13 @@ def _summary(
     agent: Agent, model: Array, feasible: Float64Array, metadata: Mapping[str, Any]
 ) -> Definitions:
     """Return the training, the constraint and how the model satisfies it."""
-    used = use_of_budget(agent, feasible)
     return Definitions(
         {
             "training": f"{metadata['training']}, {metadata['round']} rounds with "
             f"{metadata['m']} agents",
-            "constraint": repr(agent.constraint)[:400],
+            "constraint": agent.constraint.spec[:400],
             "infeasibility": f"{agent.feasible_set.distance(model):.3g}",
-            "budget used": "not defined for this set" if used is None else f"{100 * used:.4g} %",
+            "limit": agent.constraint.usage(_constrained(agent, feasible)).text,
             "certificate": str(metadata.get("certificate", "There is none.")),
         }
     )

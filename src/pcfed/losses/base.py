@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 
 Rows = slice | NDArray[np.integer[Any]] | None
 """The samples of a batch: a slice, an array of row numbers (repeats count twice), None for all."""
@@ -120,6 +120,18 @@ class Loss(ABC):
     def accuracy(self, x: ArrayLike) -> float:
         """Return the fraction of samples that are predicted correctly; NaN if undefined."""
         return math.nan
+
+    def sample_errors(self, x: ArrayLike) -> Float64Array | None:
+        """Return the error of every sample, to compare models on the same samples; or None.
+
+        ``accuracy`` is 1 minus the mean of the errors where it is defined; otherwise the errors are
+        the losses of the samples, whose mean is ``value`` without the regulariser.
+        """
+        return None
+
+    def sample_predictions(self, x: ArrayLike) -> NDArray[Any] | None:
+        """Return the prediction for every sample, one row per sample, or None."""
+        return None
 
 
 def num_rows(index: RowIndex, size: int) -> int:

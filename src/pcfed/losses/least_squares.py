@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import SQUARES
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel
@@ -80,6 +80,13 @@ class LeastSquares(LinearModel):
     def _predict_from_logits(self, logits: Array) -> NDArray[Any]:
         values: NDArray[Any] = logits[0]
         return values
+
+    def _errors(self, predictions: NDArray[Any], targets: NDArray[Any]) -> Float64Array | None:
+        with np.errstate(all="ignore"):
+            y = targets.astype(np.float64)
+            variance = float(np.mean((y - y.mean()) ** 2))
+            # Of constant targets no variance can be explained, so that R² is no sum over samples.
+            return np.asarray((predictions - y) ** 2 / variance) if variance > 0 else None
 
     def _score(self, predictions: NDArray[Any], targets: NDArray[Any]) -> float:
         with np.errstate(all="ignore"):

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import OTHER
 from pcfed.losses import compiled, feature_norms
 from pcfed.losses.base import ALL_ROWS, RowIndex, Rows
@@ -266,6 +266,18 @@ class LinearModel(CheckedLoss):
         data = self._read_new_features(X)
         targets = self._encode_targets(as_target_vector(type(self).__name__, y, data.shape[0]))
         return self._score(self._predict_features(x, data), targets)
+
+    def sample_errors(self, x: ArrayLike) -> Float64Array | None:
+        """Return the error of every sample; ``accuracy`` is 1 minus their mean."""
+        return self._errors(self._predict_features(x, self._features), self._targets)
+
+    def sample_predictions(self, x: ArrayLike) -> NDArray[Any]:
+        """Return the prediction for every sample."""
+        return self._predict_features(x, self._features)
+
+    def _errors(self, predictions: NDArray[Any], targets: NDArray[Any]) -> Float64Array | None:
+        """Return the errors of predictions, whose mean is 1 minus the score; None by default."""
+        return None
 
     def _read_new_features(self, X: Matrix) -> Features:
         """Return features for predictions, with as many columns as the data of the loss."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy.special import expit
 
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import LOGISTIC
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel, as_target_vector
@@ -89,6 +89,9 @@ class LogisticRegression(LinearModel):
 
     def _predict_from_logits(self, logits: Array) -> NDArray[np.int64]:
         return np.where(logits[0] > 0, 1, self._negative_label)
+
+    def _errors(self, predictions: NDArray[Any], targets: NDArray[Any]) -> Float64Array:
+        return np.asarray((predictions == 1) != (targets == 1), np.float64)
 
     def _score(self, predictions: NDArray[Any], targets: NDArray[Any]) -> float:
         return float(np.mean((predictions == 1) == (targets == 1)))

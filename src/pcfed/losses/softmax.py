@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import SOFTMAX
 from pcfed.losses.features import Matrix
 from pcfed.losses.linear import LinearModel
@@ -114,6 +114,9 @@ class SoftmaxRegression(LinearModel):
     def _predict_from_logits(self, logits: Array) -> NDArray[np.intp]:
         classes: NDArray[np.intp] = logits.argmax(axis=0)
         return classes
+
+    def _errors(self, predictions: NDArray[Any], targets: NDArray[Any]) -> Float64Array:
+        return np.asarray(predictions != targets, np.float64)
 
     def _score(self, predictions: NDArray[Any], targets: NDArray[Any]) -> float:
         return float(np.mean(predictions == targets))

@@ -15,10 +15,10 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.losses import torch_checks
 from pcfed.losses.base import ALL_ROWS, RowIndex, row_numbers, split_index
 from pcfed.losses.checked import CheckedLoss
@@ -165,6 +165,33 @@ class TorchLoss(CheckedLoss):
             for X, y in self._blocks(ALL_ROWS, self.size):
                 correct += int((flat.module(X).argmax(dim=1) == y).sum())
         return correct / self._targets.numel()
+
+    def sample_errors(self, x: ArrayLike) -> Float64Array | None:
+        """Return the share of wrong labels of every sample, or its loss if y holds no labels."""
+        errors = []
+        with self._flat_module(x) as flat, torch.no_grad():
+            for X, y in self._blocks(ALL_ROWS, self.size):
+                output = flat.module(X)
+                if self._num_classes is not None:
+                    wrong = (output.argmax(dim=1) != y).double()
+                    errors += wrong.reshape(len(y), -1).mean(dim=1).tolist()
+                elif not isinstance(output, Tensor):
+                    return None
+                else:  # a loss is a mean over the batch, so it is evaluated on one row at a time
+                    rows = [slice(j, j + 1) for j in range(len(y))]
+                    errors += [float(self._loss_fn(output[row], y[row])) for row in rows]
+        return np.array(errors)
+
+    def sample_predictions(self, x: ArrayLike) -> NDArray[Any] | None:
+        """Return the labels with the largest outputs, or the outputs if y holds no labels."""
+        found = []
+        with self._flat_module(x) as flat, torch.no_grad():
+            for X, _ in self._blocks(ALL_ROWS, self.size):
+                output = flat.module(X)
+                if not isinstance(output, Tensor):
+                    return None
+                found.append(output if self._num_classes is None else output.argmax(dim=1))
+        return np.asarray(torch.cat(found).cpu())
 
     def smoothness(self) -> float:
         """Return infinity: no Lipschitz constant of the gradient is known."""

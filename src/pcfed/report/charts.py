@@ -33,6 +33,7 @@ class Panel:
     description: str
     data: Sequence[Trace]
     layout: Mapping[str, Any]
+    height: float | None = None  # in rem; by default that of the style sheet
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@
 
   const coloured = (trace) => {
     const ink = colour(trace.meta.colour);
-    if (trace.type === "bar") return { ...trace, marker: { color: ink } };
+    if (trace.type === "bar") return { ...trace, marker: { color: ink }, textfont: { color: colour("text") } };
     if (trace.meta.band) return { ...trace, fillcolor: faint(ink, 0.16), line: { ...trace.line, color: ink } };
     return { ...trace, marker: { ...trace.marker, color: ink }, line: { ...trace.line, color: ink } };
   };
@@ -38,7 +38,7 @@
       margin: { l: 8, r: 8, t: 8, b: 8 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: text },
       showlegend: false,
-      hovermode: "x unified",
+      hovermode: layout.hovermode || "x unified",
       hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: text, size: 12 } },
       dragmode: fine ? "zoom" : false,
       bargap: 0.28,

@@ -31,6 +31,7 @@ from pcfed.report.training_charts import (
     compared_runs_chart,
     overall_chart,
 )
+from pcfed.report.verdict_section import verdict_section
 from pcfed.training.outcome import Outcome
 from pcfed.training.saved_run import SavedRun
 from pcfed.training.trained_models import AVERAGE, TrainedModels
@@ -47,7 +48,11 @@ GLOSSARY: Mapping[str, str] = {
     "of σ times the squared distance of the agent's own model from the average.",
     "relative gap": "an upper bound on how far the objective is above the optimum, as a fraction "
     "of the objective. It is proved, not estimated.",
-    "budget used": "how much of its budget the delivered model uses, for sets that have one.",
+    "limit": "how much of its limit the delivered model uses, in the terms of its set. What one "
+    "more unit of the limit would gain is the multiplier of the constraint: it holds for small "
+    "changes, and while the others' limits stay as they are.",
+    "95 % interval": "of the difference between two models on the same held-out rows. If it "
+    "contains 0, there is no clear difference.",
     "infeasibility": "the Euclidean distance of the trained model from its set, before it was made "
     "feasible. The delivered model is in the set.",
     "distance from average": "the Euclidean distance of the agent's own model from the average "
@@ -82,10 +87,9 @@ def write_training_report(runs: Sequence[SavedRun], path: str | os.PathLike[str]
         ((title, run),) = titled.items()
         metrics = run_metrics(run)
         tiles = [Definitions(metrics, "tiles")] if metrics else []
-        sections = [
-            Section("summary", "Summary", [*_summary_blocks(run), *tiles]),
-            *_run_sections("run", run),
-        ]
+        summary = Section("summary", "Summary", [*_summary_blocks(run), *tiles])
+        sections = _run_sections("run", run)
+        sections.insert(0 if run.outcome is None else 1, summary)  # after the verdict
         page = Page(f"{title}: pcfed", f"Training {title}", _description(run), sections, GLOSSARY)
     else:
         sections = [_comparison_section(titled)]
@@ -182,9 +186,12 @@ def _comparison_section(runs: Mapping[str, SavedRun]) -> Section:
 def _description(run: SavedRun) -> str:
     """Return what was trained, as a sentence."""
     size = f"{run.models.average.size} parameters each" if run.models else "not finished yet"
+    algorithm = run.config.resolved()["algorithm"]
+    settings = [f"{key} {value}" for key, value in algorithm.items() if key != "name"]
+    with_settings = f" ({', '.join(settings)})" if settings else ""
     return (
         f"{len(run.names)} agents, {run.config.model.kind} models ({size}), "
-        f"trained by {run.config.algorithm!r}."
+        f"trained by {algorithm['name']}{with_settings}."
     )
 
 
@@ -201,6 +208,8 @@ def _summary_blocks(run: SavedRun) -> list[Paragraph]:
 def _run_sections(place: str, run: SavedRun) -> list[Section]:
     """Return charts, agents, models and settings of one training, without those that are empty."""
     sections = []
+    if run.outcome is not None:
+        sections.append(verdict_section(place, run.outcome))
     if run.history:
         groups = [
             ChartGroup(f"{place}-overall", [overall_chart(run)]),
@@ -223,7 +232,7 @@ def _agent_blocks(run: SavedRun) -> list[Block]:
     """Return the table of agents, without empty columns and without rows beyond the limit."""
     rows = _outcome_rows(run.outcome) if run.outcome is not None else _history_rows(run)
     names = [name for name in rows[0] if any(row[name] for row in rows)]
-    classes = {name: "set" if name == "set" else "" for name in names}
+    classes = {name: "set" if name in ("set", "limit") else "" for name in names}
     headings = {name: "row" if name == "agent" else "" for name in names}
     columns = [Cell(name, css_class=classes[name]) for name in names]
     cells = [
@@ -246,9 +255,7 @@ def _outcome_rows(outcome: Outcome) -> list[dict[str, str]]:
         {
             "agent": agent.agent,
             "set": agent.constraint,
-            "budget used": ""
-            if agent.used is None or agent.budget is None
-            else f"{agent.used:.4g} of {agent.budget:.4g}",
+            "limit": "" if agent.usage is None else agent.usage.text,
             "infeasibility": _format(agent.infeasibility),
             "distance from average": _format(agent.distance),
             f"{outcome.score_name}: own": _format(agent.score),
@@ -265,7 +272,7 @@ def _history_rows(run: SavedRun) -> list[dict[str, str]]:
     return [
         {
             "agent": name,
-            "set": str(run.config.agent(name).constraint),
+            "set": run.config.agent(name).constraint.spec,
             "infeasibility": _format(float(last.infeasibility[i])) if last else "",
             "distance from average": _format(float(last.distance[i])) if last else "",
             "score": _format(float(last.test_accuracy[i])) if last else "",
@@ -316,10 +323,7 @@ def _coefficient_table(trained: TrainedModels) -> Table:
 
 def _coefficient_names(trained: TrainedModels) -> list[str]:
     """Return the names of the coefficients of a linear model, in their order."""
-    if len(trained.shape) == 1 or trained.labels is None:
-        return [*trained.columns, "(intercept)"][: trained.average.size]
-    names = [f"{column} → {label}" for label in trained.labels for column in trained.columns]
-    return names + [f"(intercept) → {label}" for label in trained.labels] * trained.intercept
+    return [trained.parameter_name(i) for i in range(trained.average.size)]
 
 
 def _settings(run: SavedRun) -> dict[str, str]:

@@ -6,7 +6,7 @@ A new set needs two files: its module, and this list. It is then known to `parse
 
 from pcfed.sets.affine import Affine, Halfspace, Hyperplane
 from pcfed.sets.balls import Ellipsoid, GroupL1Ball, L1Ball, L2Ball, LinfBall, NuclearBall
-from pcfed.sets.base import BudgetUse, ConvexSet, ProjectionError, UnboundedError, WarmStart
+from pcfed.sets.base import ConvexSet, ProjectionError, UnboundedError, WarmStart
 from pcfed.sets.boxes import Box, NonNegative, WholeSpace
 from pcfed.sets.combine import Blocks, Scaled, Translated, scale_entries
 from pcfed.sets.cones import PSDCone, SecondOrderCone
@@ -16,12 +16,12 @@ from pcfed.sets.parse import parse_set
 from pcfed.sets.polyhedra import Polyhedron
 from pcfed.sets.rows import SetRows, project_l1_balls, project_simplices
 from pcfed.sets.simplex import Simplex
+from pcfed.sets.usage import Usage
 
 __all__ = [
     "Affine",
     "Blocks",
     "Box",
-    "BudgetUse",
     "ConvexSet",
     "CustomSet",
     "Ellipsoid",
@@ -43,6 +43,7 @@ __all__ = [
     "Simplex",
     "Translated",
     "UnboundedError",
+    "Usage",
     "WarmStart",
     "WholeSpace",
     "parse_set",

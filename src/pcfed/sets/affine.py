@@ -12,8 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, UnboundedError, WarmStart
+from pcfed.sets.base import ConvexSet, LinearConstraints, UnboundedError, WarmStart
 from pcfed.sets.rounding import EPS, as_float64, norm, repeat_until_settled, tolerance
+from pcfed.sets.usage import Usage, linear_usage
 from pcfed.validation import frozen, real
 
 
@@ -84,6 +85,10 @@ class _OneLinearConstraint(ConvexSet):
         """Return whether ⟨multiple · a, x⟩ has a minimum over the set."""
         return True
 
+    def _multiplier(self, v: Float64Array | None) -> float | None:
+        """Return the λ for which v is nearest to λ a."""
+        return None if v is None else float(self.a @ v) / float(self.a @ self.a)
+
     def _scale_entries(self, f: Float64Array) -> ConvexSet:
         return type(self)(self.a / f, self.b)
 
@@ -107,6 +112,10 @@ class Hyperplane(_OneLinearConstraint):
     """
 
     spec_name = "hyperplane"
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        text = f"at {self.b:.4g}, as its equation demands"
+        return Usage(text, True, 1.0, self._multiplier(v), "the right-hand side")
 
     def _linear_constraints(self, n: int) -> LinearConstraints:
         a, b, _ = self._scaled
@@ -137,8 +146,12 @@ class Halfspace(_OneLinearConstraint):
     def _has_minimum(self, multiple: float) -> bool:
         return multiple <= 0.0
 
-    def _budget_use(self, x: Float64Array) -> BudgetUse:
-        return BudgetUse(float(self.a @ x), self.b)
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        multiplier = self._multiplier(v)
+        if multiplier is not None:
+            multiplier = max(0.0, multiplier)
+        size = norm(self.a) * norm(x)
+        return linear_usage(float(self.a @ x), self.b, size, multiplier, "the limit")
 
     def _linear_constraints(self, n: int) -> LinearConstraints:
         a, b, _ = self._scaled
@@ -233,6 +246,16 @@ class Affine(ConvexSet):
     def _linear_constraints(self, n: int) -> LinearConstraints:
         A, b = unit_rows(self.A, self.b)
         return LinearConstraints(A[:0], b[:0], A, b)
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        k = len(self.b)
+        text = f"satisfies its {k} equations" if k > 1 else "satisfies its equation"
+        if v is None:
+            return Usage(text, True, 1.0)
+        rates = np.linalg.lstsq(self.A.T, v, rcond=None)[0]
+        row = int(np.argmax(np.abs(rates)))
+        budget = f"the right-hand side of equation {row + 1}"
+        return Usage(text, True, 1.0, float(rates[row]), budget)
 
     def _scale_entries(self, f: Float64Array) -> Affine:
         return Affine(self.A / f, self.b)

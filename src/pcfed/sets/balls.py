@@ -9,18 +9,19 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets import threshold
-from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, ProjectionError, WarmStart
+from pcfed.sets.base import ConvexSet, LinearConstraints, ProjectionError, WarmStart
 from pcfed.sets.boxes import Box, box_constraints
 from pcfed.sets.compiled import L1_BALL, ThresholdSet
 from pcfed.sets.rounding import MAX_ENTRY, as_float64, eps_of, norm, project_translated
 from pcfed.sets.threshold import project_to_simplex, project_to_weighted_simplex
+from pcfed.sets.usage import ACTIVE, Usage
 from pcfed.validation import count, frozen, positive
 
 Labels = NDArray[np.intp]
@@ -36,6 +37,7 @@ class Ball(ConvexSet):
     # and that of GroupL1Ball takes the groups before the radius.
     radius: float
     center: Float64Array | None
+    _norm_name: ClassVar[str]
 
     def __post_init__(self) -> None:
         self._set_fields(radius=positive(f"{self._name}: radius", self.radius, zero=True))
@@ -83,8 +85,27 @@ class Ball(ConvexSet):
         s = self._minimize_linear_centered(q)
         return s if self.center is None else s + self.center
 
-    def _budget_use(self, x: Float64Array) -> BudgetUse:
-        return BudgetUse(self._norm(x if self.center is None else x - self.center), self.radius)
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        y = x if self.center is None else x - self.center
+        size = self._norm(y)
+        active = self.radius - size <= ACTIVE * self.radius
+        multiplier = None
+        if v is not None and self.radius > 0:
+            # In the normal cone, ⟨v, y⟩ is the radius times the dual norm of v, which is λ.
+            multiplier = max(0.0, float(v @ y)) / self.radius if active else 0.0
+        around = "" if self.center is None else ", from its center"
+        return Usage(
+            f"uses {size:.4g} of {self.radius:.4g} ({self._norm_label}{around})",
+            active,
+            min(1.0, size / self.radius) if self.radius > 0 else 1.0,
+            multiplier,
+            "the radius",
+        )
+
+    @property
+    def _norm_label(self) -> str:
+        """The name of the norm for users."""
+        return self._norm_name
 
     def _scaled_center(self, f: Float64Array) -> Float64Array | None:
         return None if self.center is None else f * self.center
@@ -115,6 +136,7 @@ class L1Ball(Ball):
     """
 
     spec_name = "l1"
+    _norm_name = "l1 norm"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
     weights: Float64Array | None = field(default=None, kw_only=True)
@@ -128,6 +150,10 @@ class L1Ball(Ball):
     def n(self) -> int | None:
         """Number of entries of the centre or the weights, if there are any."""
         return super().n if self.weights is None else self.weights.size
+
+    @property
+    def _norm_label(self) -> str:
+        return self._norm_name if self.weights is None else f"weighted {self._norm_name}"
 
     @property
     def _threshold_set(self) -> tuple[ThresholdSet, float] | None:
@@ -176,6 +202,7 @@ class L2Ball(Ball):
     """
 
     spec_name = "l2"
+    _norm_name = "l2 norm"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
 
@@ -220,6 +247,7 @@ class Ellipsoid(Ball):
     """
 
     spec_name = "ellipsoid"
+    _norm_name = "weighted l2 norm"
     radius: float
     weights: Float64Array
     center: Float64Array | None = field(default=None, kw_only=True)
@@ -281,6 +309,7 @@ class LinfBall(Ball):
     """
 
     spec_name = "linf"
+    _norm_name = "linf norm"
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
 
@@ -321,6 +350,7 @@ class GroupL1Ball(Ball):
     """
 
     spec_name = "group_l1"
+    _norm_name = "group l1 norm"
     groups: Labels
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)
@@ -388,6 +418,7 @@ class NuclearBall(Ball):
     """
 
     spec_name = "nuclear"
+    _norm_name = "nuclear norm"
     shape: tuple[int, int]
     radius: float
     center: Float64Array | None = field(default=None, kw_only=True)

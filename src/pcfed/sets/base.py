@@ -23,6 +23,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.sets import compiled
 from pcfed.sets.compiled import ThresholdSet
 from pcfed.sets.rounding import MAX_ENTRY, as_float64, eps_of, norm, tolerance
+from pcfed.sets.usage import NORMAL_STEP, Usage
 from pcfed.validation import floating
 
 
@@ -74,19 +75,6 @@ class LinearConstraints(NamedTuple):
         """Return several systems of constraints as one."""
         A, b, C, d = zip(*systems, strict=True)
         return LinearConstraints(np.vstack(A), np.concatenate(b), np.vstack(C), np.concatenate(d))
-
-
-class BudgetUse(NamedTuple):
-    """How much of a budget a point uses, and the budget."""
-
-    used: float
-    limit: float
-
-    @staticmethod
-    def tightest(uses: Iterable[BudgetUse | None]) -> BudgetUse | None:
-        """Return the one with the smallest remainder; None if there is none."""
-        known = [use for use in uses if use is not None]
-        return min(known, key=lambda use: use.limit - use.used, default=None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -203,12 +191,45 @@ class ConvexSet(ABC):
             return str(reason)
         return None
 
-    def budget_use(self, x: ArrayLike) -> BudgetUse | None:
-        """Return how much of the set's budget a point uses; None for sets without a budget.
+    def usage(self, x: ArrayLike, v: ArrayLike | None = None) -> Usage:
+        r"""Return how much of its limit a point of the set uses, and what more of it would gain.
 
-        The budget of a ball is its radius, that of a halfspace its b.
+        Parameters
+        ----------
+        x : array of shape (n,)
+            A point of the set.
+        v : array of shape (n,), optional
+            The negative gradient of an objective at x, for the multiplier. Where x minimizes the
+            objective over the set, v is in the normal cone of the set at x.
+
+        Examples
+        --------
+        >>> from pcfed.sets import L1Ball
+        >>> L1Ball(5.0).usage([3.0, -1.8]).text
+        'uses 4.8 of 5 (l1 norm)'
         """
-        return self._budget_use(as_float64(self._checked("budget_use: x", x)))
+        point = as_float64(self._checked("usage: x", x))
+        if v is None:
+            return self._usage(point, None)
+        return self._usage(point, as_float64(self._checked("usage: v", v)))
+
+    @property
+    def spec(self) -> str:
+        """The set as configuration files write it, such as ``l1(5)``, with numbers of six digits.
+
+        Examples
+        --------
+        >>> from pcfed.sets import Halfspace, Intersection, L2Ball
+        >>> Intersection(Halfspace([1.0, -1.0], 0.0), L2Ball(3.0)).spec
+        'intersection(halfspace([1, -1], 0), l2(3))'
+        """
+        values = ((f, getattr(self, f.name)) for f in fields(self) if f.init)
+        given = (
+            f"{f.name}={short_literal(value)}" if f.kw_only else short_literal(value)
+            for f, value in values
+            if value is not f.default
+        )
+        return self._call_text(given)
 
     def __repr__(self) -> str:
         values = ((f.name, getattr(self, f.name), f) for f in fields(self) if f.init)
@@ -266,9 +287,20 @@ class ConvexSet(ABC):
         """Return the support function, or raise with the reason why it is infinite."""
         return float(q @ self._minimize_linear(-q))
 
-    def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        """Return how much of the budget one float64 vector uses, or None without a budget."""
-        return None
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        """Return the usage of one float64 vector; by default only whether it is at the boundary."""
+        # Without a description of the set, the boundary is where a short step along v leaves it.
+        if v is not None and (size := norm(v)) > 0:
+            length = NORMAL_STEP * (max(self._scale, norm(x)) or 1.0)
+            moved = x + (length / size) * v
+            if norm(moved - self._project(moved, None)) > 1e-3 * length:
+                return Usage("at the boundary of its set", True)
+        return Usage("inside its set", False)
+
+    def _call_text(self, arguments: Iterable[str]) -> str:
+        """Return the name in files with arguments, if there are any."""
+        name, given = self.spec_name or self._name, ", ".join(arguments)
+        return f"{name}({given})" if given else name
 
     def _scale_entries(self, f: Float64Array) -> ConvexSet | None:
         """Return {(f_1 s_1, .., f_n s_n)} for f > 0, or None if no projection onto it is known."""
@@ -339,6 +371,18 @@ def write_result(p: Array, x: Array, out: Array | None) -> Array:
     if p is not out:
         out[...] = p
     return out
+
+
+def short_literal(value: Any) -> str:
+    """Return a value as configuration files write it, with six digits and eight entries at most."""
+    if isinstance(value, np.ndarray):
+        return short_literal(value.tolist())
+    if isinstance(value, (list, tuple)):
+        shown = [short_literal(each) for each in value[:8]]
+        return f"[{', '.join(shown)}{', …' if len(value) > 8 else ''}]"
+    if isinstance(value, ConvexSet):
+        return value.spec
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def literal(value: Any) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.base import ConvexSet, LinearConstraints, UnboundedError, WarmStart
 from pcfed.sets.rounding import tolerance
+from pcfed.sets.usage import ACTIVE, Usage
 
 Bound = float | Float64Array
 
@@ -41,6 +42,9 @@ class WholeSpace(ConvexSet):
                 "use a bounded set such as L2Ball."
             )
         return np.zeros_like(q)
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        return Usage("no limit", False, None, None if v is None else 0.0)
 
     def _scale_entries(self, f: Float64Array) -> WholeSpace:
         return self
@@ -83,6 +87,27 @@ class Bounds(ConvexSet):
                 "is unbounded; give that entry finite bounds."
             )
         return s
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        lower, upper = (np.broadcast_to(bound, x.shape) for bound in self._bounds)
+        sizes = (np.where(np.isfinite(bound), np.abs(bound), 0.0) for bound in (lower, upper))
+        largest = np.abs(x).max()
+        below, above = (ACTIVE * np.maximum(largest, size) for size in sizes)
+        at_lower, at_upper = x - lower <= below, upper - x <= above
+        num_active = int(np.count_nonzero(at_lower | at_upper))
+        multiplier, entry = None, None
+        if v is not None:
+            rates = np.maximum(np.where(at_upper, v, 0.0), np.where(at_lower, -v, 0.0))
+            entry = int(np.argmax(rates))
+            multiplier = max(0.0, float(rates[entry]))
+        return Usage(
+            f"{num_active} of {x.size} coefficients at a bound",
+            num_active > 0,
+            num_active / x.size,
+            multiplier,
+            "the bound",
+            entry if multiplier else None,
+        )
 
     def _linear_constraints(self, n: int) -> LinearConstraints:
         return box_constraints(*(np.broadcast_to(b, n) for b in self._bounds))

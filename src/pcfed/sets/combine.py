@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Self
 
@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import did_you_mean
-from pcfed.sets.base import BudgetUse, ConvexSet, LinearConstraints, UnboundedError, WarmStart
+from pcfed.sets.base import ConvexSet, LinearConstraints, UnboundedError, WarmStart
 from pcfed.sets.rounding import as_float64, norm, project_translated, repeat_until_settled
+from pcfed.sets.usage import Usage, tightest
 from pcfed.validation import frozen, real
 
 Slice = tuple[int, int | None]
@@ -179,8 +180,18 @@ class Blocks(ConvexSet):
         self._check_zero_where_free(q)
         return math.fsum(member._support_bound(q[span]) for span, member in self._spans(q.size))
 
-    def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        return BudgetUse.tightest(m._budget_use(x[span]) for span, m in self._spans(x.size))
+    @property
+    def spec(self) -> str:
+        """The set as configuration files write it."""
+        ends = ((start, "" if stop is None else stop) for (start, stop), _ in self.blocks)
+        pairs = zip(ends, self.blocks, strict=True)
+        return self._call_text(f"{start}:{stop} = {m.spec}" for (start, stop), (_, m) in pairs)
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        return tightest(
+            member._usage(x[span], None if v is None else v[span]).within(span.start, span.stop)
+            for span, member in self._spans(x.size)
+        )
 
     def _scale_entries(self, f: Float64Array) -> Blocks:
         spans = self._spans(f.size)
@@ -251,8 +262,9 @@ class Translated(ConvexSet):
     def _support_bound(self, q: Float64Array) -> float:
         return self.set._support_bound(q) + float(q @ self.offset)
 
-    def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        return self.set._budget_use(x - self.offset)
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        use = self.set._usage(x - self.offset, v)
+        return replace(use, text=f"{use.text}, from its offset")
 
     def _scale_entries(self, f: Float64Array) -> Translated:
         return Translated(scale_entries(self.set, f), f * self.offset)
@@ -318,6 +330,10 @@ class Scaled(ConvexSet):
 
     def _support_bound(self, q: Float64Array) -> float:
         return self.set._support_bound(self.factor * q)
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        use = self.set._usage(x / self.factor, None if v is None else self.factor * v)
+        return replace(use, text=f"{use.text}, divided by {self.factor:.4g}")
 
     def _scale_entries(self, f: Float64Array) -> Scaled:
         return Scaled(scale_entries(self.set, f), self.factor)

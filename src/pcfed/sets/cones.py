@@ -10,6 +10,7 @@ import numpy as np
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.base import ConvexSet, ProjectionError, UnboundedError, WarmStart
 from pcfed.sets.rounding import EPS, as_float64, eps_of, norm
+from pcfed.sets.usage import ACTIVE, Usage
 from pcfed.validation import count
 
 
@@ -38,6 +39,12 @@ class SecondOrderCone(SelfDualCone):
     """
 
     spec_name = "second_order_cone"
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        t, length = float(x[0]), norm(x[1:])
+        text = f"norm {length:.4g} of at most {t:.4g}, its first coefficient"
+        # A cone has no budget to enlarge, so that there is no multiplier.
+        return Usage(text, t - length <= ACTIVE * t, min(1.0, length / t) if t > 0 else 1.0)
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         y = as_float64(x)
@@ -82,6 +89,12 @@ class PSDCone(SelfDualCone):
     def n(self) -> int:
         """Number of entries of the flattened matrix."""
         return self.size**2
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        values = np.linalg.eigvalsh(x.reshape(self.size, self.size))
+        zeros = int(np.count_nonzero(values <= ACTIVE * max(0.0, float(values[-1]))))
+        text = f"{zeros} of {self.size} eigenvalues at 0"
+        return Usage(text, zeros > 0, zeros / self.size)
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         X = as_float64(x).reshape(self.size, self.size)

@@ -71,6 +71,11 @@ class CustomSet(ConvexSet):
         function = getattr(self._functions["project"], "__name__", "…")
         return f"CustomSet(project={function}, name={self.name!r})"
 
+    @property
+    def spec(self) -> str:
+        """The name of the set; files cannot describe it."""
+        return self.name
+
     def _call(self, x: Float64Array) -> Float64Array:
         """Call the user's projection and check the shape of its result."""
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.sets.affine import Affine
 from pcfed.sets.balls import L1Ball
 from pcfed.sets.base import (
-    BudgetUse,
     ConvexSet,
     LinearConstraints,
     ProjectionError,
@@ -27,6 +27,7 @@ from pcfed.sets.combine import scale_entries
 from pcfed.sets.polyhedra import Polyhedron
 from pcfed.sets.rounding import EPS, repeat_until_contained
 from pcfed.sets.splitting import admm, dykstra, empty_intersection, names, project_float64
+from pcfed.sets.usage import Usage, split_normal, tightest
 
 MAX_MERGED_ENTRIES = 256
 """Up to this many entries, linear members are merged into one polyhedron."""
@@ -101,8 +102,20 @@ class Intersection(ConvexSet):
             self._merged[n] = (_merge(linear), *others) if len(linear) > 1 else self.sets
         return self._merged[n]
 
-    def _budget_use(self, x: Float64Array) -> BudgetUse | None:
-        return BudgetUse.tightest(member._budget_use(x) for member in self.sets)
+    @property
+    def spec(self) -> str:
+        """The set as configuration files write it."""
+        return self._call_text(member.spec for member in self.sets)
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        uses = [member._usage(x, v) for member in self.sets]
+        active = [k for k, use in enumerate(uses) if use.active]
+        if v is not None and len(active) > 1:
+            # v is a sum of normal vectors, one for each active member.
+            projections = [partial(project_float64, self.sets[k]) for k in active]
+            for k, part in zip(active, split_normal(projections, x, v), strict=True):
+                uses[k] = self.sets[k]._usage(x, part)
+        return tightest(uses)
 
     def _scale_entries(self, f: Float64Array) -> Intersection:
         return Intersection(*(scale_entries(member, f) for member in self.sets))

@@ -12,12 +12,13 @@ from functools import cached_property
 
 import numpy as np
 import quadprog
-from scipy.optimize import OptimizeResult, linprog
+from scipy.optimize import OptimizeResult, linprog, nnls
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.affine import Affine, checked_system, unit_rows
 from pcfed.sets.base import ConvexSet, LinearConstraints, ProjectionError, UnboundedError, WarmStart
 from pcfed.sets.rounding import EPS, norm, repeat_until_contained, tolerance
+from pcfed.sets.usage import ACTIVE, Usage
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -214,6 +215,22 @@ class Polyhedron(ConvexSet):
 
     def _support_bound(self, q: Float64Array) -> float:
         return -self._solve_linear_program(-q)[1]
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        sizes = np.maximum(np.abs(self.b), np.linalg.norm(self.A, axis=1) * norm(x))
+        rows = self.A.any(axis=1)
+        active = (self.b - self.A @ x <= ACTIVE * sizes) & rows
+        found, total = int(np.count_nonzero(active)), int(np.count_nonzero(rows))
+        text = f"{found} of {total} rows active"
+        if v is None or not found:
+            none = None if v is None else 0.0
+            return Usage(text, found > 0, found / total, none, "the limit")
+        # v = Aᵀ λ + Cᵀ μ with λ ≥ 0 on the active rows, and μ of any sign.
+        C = self.A[:0] if self.C is None else self.C
+        rates = nnls(np.vstack((self.A[active], C, -C)).T, v)[0][:found]
+        row = int(np.argmax(rates))
+        budget = f"the limit of row {int(np.flatnonzero(active)[row]) + 1}"
+        return Usage(text, True, found / total, float(rates[row]), budget)
 
     def _linear_constraints(self, n: int) -> LinearConstraints:
         A, b = self._rows

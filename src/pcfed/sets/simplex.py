@@ -13,6 +13,7 @@ from pcfed.sets.base import ConvexSet, LinearConstraints, WarmStart
 from pcfed.sets.boxes import NonNegative
 from pcfed.sets.compiled import SIMPLEX, ThresholdSet
 from pcfed.sets.intersection import Intersection
+from pcfed.sets.usage import ACTIVE, Usage
 from pcfed.validation import positive
 
 
@@ -53,6 +54,20 @@ class Simplex(ConvexSet):
         s = np.zeros_like(q)
         s[int(np.argmin(q))] = self.total
         return s
+
+    def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
+        zeros = int(np.count_nonzero(x <= ACTIVE * self.total))
+        multiplier = None
+        if v is not None and self.total > 0:
+            # In the normal cone, v is λ where x is positive and at most λ elsewhere.
+            multiplier = float(v @ x) / self.total
+        return Usage(
+            f"{zeros} of {x.size} coefficients at 0, with sum {self.total:.4g}",
+            True,
+            1.0,
+            multiplier,
+            "the sum",
+        )
 
     def _linear_constraints(self, n: int) -> LinearConstraints:
         return LinearConstraints(-np.eye(n), np.zeros(n), np.ones((1, n)), np.array([self.total]))

@@ -11,8 +11,10 @@ from pcfed.config.train_file import (
 )
 from pcfed.config.validation_errors import ConfigError
 from pcfed.data.tables import Table, read_table
+from pcfed.training.comparison import Comparison
 from pcfed.training.directory import RunDirectory
-from pcfed.training.outcome import AgentOutcome, Outcome
+from pcfed.training.outcome import AgentOutcome, LimitUsage, Outcome
+from pcfed.training.run_warnings import RunWarning
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.trained_models import TrainedModels
 from pcfed.training.trainer import Trainer, prepare
@@ -20,12 +22,15 @@ from pcfed.training.trainer import Trainer, prepare
 __all__ = [
     "AgentOutcome",
     "AgentSettings",
+    "Comparison",
     "Config",
     "ConfigError",
     "Data",
+    "LimitUsage",
     "Model",
     "Outcome",
     "RunDirectory",
+    "RunWarning",
     "Table",
     "TrainedModels",
     "Trainer",

@@ -49,6 +49,8 @@ class TrainingSetup:
         The labels of a classification: a model predicts positions in it.
     tests : tuple of int
         Every agent's number of held-out rows.
+    missing_labels : tuple of tuples
+        The labels that no training row of an agent has, for every agent.
     constraints : tuple of ConvexSet
         The agents' sets, for the coefficients of the data as given.
     scaling : Scaling or None
@@ -67,6 +69,7 @@ class TrainingSetup:
     columns: tuple[str, ...]
     labels: tuple[Label, ...] | None
     tests: tuple[int, ...]
+    missing_labels: tuple[tuple[Label, ...], ...]
     constraints: tuple[ConvexSet, ...]
     scaling: Scaling | None
     start: NDArray[Any] | None
@@ -151,6 +154,7 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
         columns=columns,
         labels=found.labels,
         tests=tuple(len(each.test) for each in data),
+        missing_labels=tuple(_missing_labels(each, found.labels) for each in data),
         constraints=tuple(constraint_for_module(each.settings.constraint, module) for each in data),
         scaling=scaling,
         start=initial_parameters(problem.agents[0].loss),
@@ -228,6 +232,12 @@ def _split_rows(config: Config, i: int, rows: int) -> tuple[NDArray[np.intp], ND
     stream = random_stream(config.training.seed, Purpose.HELD_OUT, i)
     order = stream.permutation(rows).astype(np.intp)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
+
+
+def _missing_labels(data: _AgentData, labels: tuple[Label, ...] | None) -> tuple[Label, ...]:
+    """Return the labels that no training row of an agent has."""
+    seen = set(data.y[data.train].tolist()) if labels is not None else set()
+    return tuple(label for code, label in enumerate(labels or ()) if code not in seen)
 
 
 # -- features -----------------------------------------------------------------------------------

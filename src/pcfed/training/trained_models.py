@@ -159,6 +159,37 @@ class TrainedModels(SavedArchive):
         pairs = zip(self.layout.items(), pieces, strict=True)
         return {name: piece.reshape(shape) for (name, shape), piece in pairs}
 
+    def parameter_name(self, entry: int) -> str:
+        """Return the name of one parameter: a column, or a layer of a module and a position."""
+        start = 0
+        for name, shape in self.layout.items():
+            size = math.prod(shape)
+            if entry < start + size:
+                if not self.kind.is_linear:
+                    return f"{name}, entry {entry - start}"
+                row, column = divmod(entry - start, shape[-1])
+                label = self.columns[column] if name == "coefficients" else "(intercept)"
+                if not self.has_row_per_label:
+                    return label
+                return f"{label} → {(self.labels or ())[row if name == 'coefficients' else column]}"
+            start += size
+        raise IndexError(entry)
+
+    def part_name(self, start: int, stop: int) -> str:
+        """Return the name of consecutive parameters: a layer of a module, or the columns."""
+        ends = np.cumsum([0, *(math.prod(shape) for shape in self.layout.values())]).tolist()
+        if not self.kind.is_linear:
+            for name, begin, end in zip(self.layout, ends, ends[1:], strict=False):
+                if (begin, end) == (start, stop):
+                    return name
+        first, last = self.parameter_name(start), self.parameter_name(stop - 1)
+        return first if stop - start == 1 else f"{first} to {last}"
+
+    @property
+    def has_row_per_label(self) -> bool:
+        """Whether the coefficients are a matrix with one row per label."""
+        return len(self.shape) == 2 and self.labels is not None
+
     def predict(self, agent: str, X: ArrayLike, *, module: Any = None) -> NDArray[Any]:
         """Return the prediction of a model for every row: labels, or numbers.
 

@@ -170,15 +170,17 @@ class Trainer:
             if local.status == "diverged":
                 note = f"No scores of agents alone: {local.message}"
                 local = None
-        notes = () if note is None else (note,)
-        outcome = evaluate_training(self.setup, result, trained, local, notes)
+        notes = [] if note is None else [note]
+        if not any(self.setup.tests):
+            notes.append(
+                "No rows are held out, so there are no scores and no intervals; see data.held_out."
+            )
+        outcome = evaluate_training(self.setup, result, trained, local, tuple(notes))
         outcome.save(self.directory.outcome)
         return result
 
     def _why_not_compared(self) -> str | None:
         """Return why no agent trains alone; None if all do."""
-        if not any(self.setup.tests):
-            return "No rows are held out, so there are no scores; see data.held_out."
         if not self.config.training.local_only:
             return "No agent trained alone, because training.local_only is false."
         return None

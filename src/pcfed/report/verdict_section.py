@@ -1,0 +1,246 @@
+"""The first section of a report on a training: a verdict for every agent, and warnings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from pcfed.report.charts import Chart, Panel, Style, Trace, rounded, series_styles
+from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
+from pcfed.training.outcome import AgentOutcome, Outcome
+
+MAX_DRAWN = 30
+"""Largest number of agents in the charts: those with the worst verdicts."""
+MAX_ROWS = 200
+"""Largest number of agents in the table of verdicts."""
+MAX_WARNINGS = 30
+"""Largest number of warnings that are shown."""
+MAX_NAME_LENGTH = 18
+"""Longer names of agents are cut in the charts."""
+
+OWN, ALONE, AVERAGE = "own model", "training alone", "average model"
+OFFSETS = {OWN: -0.22, ALONE: 0.0, AVERAGE: 0.22}
+"""Where the dots of an agent are, so that their intervals do not overlap."""
+SYMBOLS = {OWN: "circle", ALONE: "diamond", AVERAGE: "square-open"}
+
+VERDICT_WORDS = {
+    "better": "better",
+    "worse": "worse",
+    "unclear": "without a clear difference",
+    "same": "the same",
+    "few rows": "with too few held-out rows to say",
+    "training rows": "without held-out rows",
+}
+CAPTION = (
+    "Scores on the agent's held-out rows. The line through a dot is the 95 % interval of the "
+    "difference from the own model: where it does not reach the dot of the own model, the "
+    "difference is clear."
+)
+LIMIT_CAPTION = (
+    "How full every limit is: the share of a radius that the model uses, or the share of bounds or "
+    "rows that are active."
+)
+
+
+def verdict_section(place: str, outcome: Outcome) -> Section:
+    """Return the warnings, charts of scores and limits, and the table of verdicts."""
+    warnings = [warning.sentence for warning in outcome.warnings]
+    blocks: list[Block] = [Paragraph(each, css_class="note") for each in warnings[:MAX_WARNINGS]]
+    if len(warnings) > MAX_WARNINGS:
+        text = f"{len(warnings) - MAX_WARNINGS} more warnings are in outcome.json."
+        blocks.append(Paragraph(text, css_class="hint"))
+    if counts := _counts(outcome):
+        blocks.append(Paragraph(counts, "Own models against training alone:"))
+    charts = _charts(outcome)
+    if charts:
+        styles = series_styles(_drawn_series(outcome))
+        blocks.append(ChartGroup(f"{place}-verdicts", charts, styles, "models"))
+    blocks.append(_verdict_table(outcome))
+    if len(outcome.agents) > MAX_ROWS:
+        text = f"The first {MAX_ROWS} of {len(outcome.agents)} agents; outcome.json has all."
+        blocks.append(Paragraph(text, css_class="hint"))
+    return Section(f"{place}-verdict", "Verdict", blocks)
+
+
+def _counts(outcome: Outcome) -> str:
+    """Return how many models are better, worse and so on."""
+    known = [each.against_alone.verdict for each in outcome.agents if each.against_alone]
+    counts: Counter[str] = Counter(known)
+    parts = [f"{counts[key]} {words}" for key, words in VERDICT_WORDS.items() if counts[key]]
+    return f"{', '.join(parts)}." if parts else ""
+
+
+# -- charts -------------------------------------------------------------------------------------
+
+
+def _drawn_agents(outcome: Outcome) -> list[AgentOutcome]:
+    """Return all agents, or those with the worst verdicts if there are many, in their order."""
+    if len(outcome.agents) <= MAX_DRAWN:
+        return list(outcome.agents)
+
+    def difference(i: int) -> float:
+        comparison = outcome.agents[i].against_alone
+        return 0.0 if comparison is None else comparison.difference or 0.0
+
+    worst = sorted(range(len(outcome.agents)), key=difference)[:MAX_DRAWN]
+    return [outcome.agents[i] for i in sorted(worst)]
+
+
+def _drawn_series(outcome: Outcome) -> list[str]:
+    """Return the models whose scores are known."""
+    fields = {OWN: "score", ALONE: "local_score", AVERAGE: "average_score"}
+    return [
+        name
+        for name, field in fields.items()
+        if any(getattr(agent, field) is not None for agent in outcome.agents)
+    ]
+
+
+def _charts(outcome: Outcome) -> list[Chart]:
+    """Return a dot plot of the scores and bars of the limits, without empty ones."""
+    agents, series = _drawn_agents(outcome), _drawn_series(outcome)
+    only = ""
+    if len(agents) < len(outcome.agents):
+        only = f" Only {len(agents)} of {len(outcome.agents)} agents are drawn, the worst ones."
+    charts = []
+    if series:
+        panel = _score_panel(outcome.score_name, agents, series)
+        charts.append(Chart(f"Scores: {outcome.score_name}", CAPTION + only, [panel]))
+    if any(agent.usage is not None and agent.usage.share is not None for agent in agents):
+        charts.append(Chart("Limits", LIMIT_CAPTION + only, [_limit_panel(agents)]))
+    return charts
+
+
+def _score_panel(score_name: str, agents: Sequence[AgentOutcome], series: Sequence[str]) -> Panel:
+    """Return dots for the models of every agent, with intervals of their differences."""
+    styles = series_styles(series)
+    traces = [_dots(name, score_name, agents, styles[name]) for name in series]
+    texts = [f"{each.agent}: {each.verdict}" for each in agents if each.verdict]
+    description = f"Dot plot of {score_name} on held-out rows. {'. '.join(texts)}."
+    return Panel("Scores", description, traces, _layout(agents, score_name), _height(agents))
+
+
+def _dots(name: str, score_name: str, agents: Sequence[AgentOutcome], style: Style) -> Trace:
+    """Return the scores of one kind of model, one dot per agent."""
+    field = {OWN: "score", ALONE: "local_score", AVERAGE: "average_score"}[name]
+    # A difference is positive where the own model is better; losses are better if lower.
+    sign = 1.0 if score_name == "loss" else -1.0
+    x, y, below, above, texts = [], [], [], [], []
+    for i, agent in enumerate(agents):
+        score = getattr(agent, field)
+        if score is None:
+            continue
+        comparison = {ALONE: agent.against_alone, AVERAGE: agent.against_average}.get(name)
+        ends = [score, score]
+        if comparison is not None and agent.score is not None:
+            known = [end for end in (comparison.low, comparison.high) if end is not None]
+            ends = sorted(agent.score + sign * end for end in known) or ends
+        x.append(score)
+        y.append(i + OFFSETS[name])
+        below.append(max(0.0, score - ends[0]))
+        above.append(max(0.0, ends[1] - score))
+        sentence = "" if comparison is None else f"<br>own model: {escape(comparison.sentence)}"
+        texts.append(f"{escape(agent.agent)}, {name}: {score:.4g}{sentence}")
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": rounded(x),
+        "y": y,
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": rounded(above),
+            "arrayminus": rounded(below),
+            "thickness": 1.5,
+            "width": 3,
+        },
+        "marker": {"size": 9, "symbol": SYMBOLS[name]},
+        "text": texts,
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"series": name, "colour": style.colour},
+    }
+
+
+def _limit_panel(agents: Sequence[AgentOutcome]) -> Panel:
+    """Return a bar per agent that shows how full its limit is."""
+    usages = [agent.usage for agent in agents]
+    texts = ["" if usage is None else usage.text for usage in usages]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "limits",
+        "x": rounded(100 * (usage.share or 0.0) if usage else 0.0 for usage in usages),
+        "y": list(range(len(agents))),
+        "text": [escape(text) for text in texts],
+        "textposition": "inside",  # from the left end, beyond the end of a short bar
+        "insidetextanchor": "start",
+        "textangle": 0,
+        "constraintext": "none",
+        "cliponaxis": False,
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"series": "limits", "colour": "limit"},
+    }
+    pairs = zip(agents, texts, strict=True)
+    described = ". ".join(f"{agent.agent}: {text}" for agent, text in pairs)
+    layout = _layout(agents, "percent of the limit")
+    layout["xaxis"]["range"] = [0, 100]
+    return Panel("Limits", f"Bar chart of limits. {described}.", [trace], layout, _height(agents))
+
+
+def _layout(agents: Sequence[AgentOutcome], x_title: str) -> dict[str, Any]:
+    """Return the layout of a chart with a row per agent, the first at the top."""
+    names = [agent.agent for agent in agents]
+    short = [
+        name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
+        for name in names
+    ]
+    rows = {
+        "tickvals": list(range(len(agents))),
+        "ticktext": [escape(name) for name in short],
+        "range": [len(agents) - 0.5, -0.5],
+        "zeroline": False,
+        "title": {"text": ""},
+        "nticks": 0,
+    }
+    x = {"title": {"text": x_title}, "zeroline": False}
+    return {"xaxis": x, "yaxis": rows, "hovermode": "closest"}
+
+
+def _height(agents: Sequence[AgentOutcome]) -> float:
+    """Return the height of a chart with a row per agent, in rem."""
+    return 4.5 + 2.25 * len(agents)
+
+
+# -- the table ----------------------------------------------------------------------------------
+
+
+def _verdict_table(outcome: Outcome) -> Table:
+    """Return the verdicts and the limits of all agents as sentences."""
+    rows = []
+    for agent in outcome.agents[:MAX_ROWS]:
+        comparisons = (agent.against_alone, agent.against_average)
+        cells = [
+            Cell(
+                "" if each is None else each.sentence,
+                css_class="" if each is None else each.verdict,
+            )
+            for each in comparisons
+        ]
+        usage = agent.usage
+        text = agent.constraint if usage is None else usage.text
+        note = "" if usage is None or usage.gain is None else usage.gain
+        rows.append([Cell(agent.agent, heading="row"), *cells, Cell(text, note=note)])
+    headings = ("agent", "own model and training alone", "own model and average", "limit")
+    used = [0, *(k for k in (1, 2) if any(row[k].text for row in rows)), 3]
+    return Table(
+        "Verdicts",
+        [Cell(headings[k]) for k in used],
+        [RowGroup([[row[k] for k in used] for row in rows])],
+        "verdicts",
+        hint="Every interval is for one agent: of 20 agents without any difference, about one is "
+        "expected to show one.",
+        stacked=True,
+    )
