@@ -23,7 +23,7 @@ import numpy as np
 from pcfed.arrays import Array, Float64Array
 from pcfed.losses import Loss
 from pcfed.notebook import html_table
-from pcfed.sets import Blocks, ConvexSet
+from pcfed.sets import Blocks, Box, ConvexSet
 from pcfed.validation import floating, positive
 
 Center = Literal["average", "free"]
@@ -52,6 +52,9 @@ class Agent:
         The agent's name in messages; by default its position in the roster.
     constrain_intercept : bool
         Whether the set applies to the whole parameter vector, including the intercept.
+    intercept_bound : float, optional
+        The largest absolute value of an intercept that the set does not constrain. With a bound and
+        a bounded set, certificates are finite; by default there is none.
 
     Examples
     --------
@@ -70,6 +73,7 @@ class Agent:
     test: Loss | None = None
     name: str = ""
     constrain_intercept: bool = False
+    intercept_bound: float | None = None
 
     def __post_init__(self) -> None:
         _check_type("Agent: loss", self.loss, Loss)
@@ -90,19 +94,35 @@ class Agent:
                 "to take the loss at the centre, 1 to take it at the agent's own model."
             )
         object.__setattr__(self, "personalization", theta)
+        if self.intercept_bound is not None:
+            bound = self._checked_intercept_bound(self.intercept_bound)
+            object.__setattr__(self, "intercept_bound", bound)
         # Raises if the set has another number of entries than the parameters.
         self.feasible_set.project(np.zeros(self.loss.n))
 
     @cached_property
     def feasible_set(self) -> ConvexSet:
-        """The set of feasible parameter vectors: ``constraint`` and any intercept.
+        """The set of feasible parameter vectors: ``constraint`` and any intercept within its bound.
 
         It is ``constraint`` itself if there is no intercept or ``constrain_intercept`` is true.
         """
         intercept = self.loss.intercept_slice
         if intercept is None or self.constrain_intercept:
             return self.constraint
-        return Blocks({(0, intercept.start): self.constraint})
+        blocks: dict[tuple[int, int | None], ConvexSet] = {(0, intercept.start): self.constraint}
+        if self.intercept_bound is not None:
+            # A box and not a ball: the bound is no budget that the model could use up.
+            blocks[intercept.start, None] = Box(-self.intercept_bound, self.intercept_bound)
+        return Blocks(blocks)
+
+    def _checked_intercept_bound(self, bound: float) -> float:
+        """Return the bound, or raise if it is no positive number or there is nothing to bound."""
+        if self.loss.intercept_slice is None or self.constrain_intercept:
+            raise ValueError(
+                "Agent: intercept_bound must be left out if there is no intercept or the set "
+                f"constrains it, got {bound!r}; remove it."
+            )
+        return positive("Agent: intercept_bound", bound)
 
     def typical_smoothness(self, batch: int) -> float:
         """Return that of the loss; it is computed once for every size of batches."""
