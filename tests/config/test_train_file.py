@@ -15,7 +15,14 @@ from pcfed import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Scaffold
 from pcfed.algorithms.registry import algorithm_names, register
 from pcfed.config.train_file import NOT_IN_DIGEST
 from pcfed.training import build_setup, load_config, prepare, read_config
-from tests.training.folders import FULL_CONFIG, OWN_CONFIG, SHARED, SHARED_CONFIG, folder_with
+from tests.training.folders import (
+    FULL_CONFIG,
+    OWN_CONFIG,
+    SHARED,
+    SHARED_CONFIG,
+    folder_with,
+    without_intercept,
+)
 
 
 def test_the_documented_form(tmp_path):
@@ -31,10 +38,41 @@ def test_the_documented_form(tmp_path):
     assert config.agent("anybody").target == "load"
 
 
+def test_digests_with_an_intercept_are_new(tmp_path):
+    """Version 0.1 did not centre the data, so that its checkpoints are of other coordinates."""
+    config = load_config(folder_with(tmp_path, config=OWN_CONFIG))
+    old = config.resolved()
+    old["training"] = {k: v for k, v in old["training"].items() if k not in NOT_IN_DIGEST}
+    for table in old["agents"].values():
+        table["file"] = FILES[table["file"]]
+    sha256 = hashlib.sha256(json.dumps(old).encode()).hexdigest()
+    assert config.digest(FILES) != sha256
+    text = without_intercept(OWN_CONFIG)
+    old["model"]["intercept"] = False
+    sha256 = hashlib.sha256(json.dumps(old).encode()).hexdigest()
+    assert digest(tmp_path, config=text) == sha256
+
+
+def test_the_bound_on_intercepts(tmp_path):
+    text = OWN_CONFIG.replace("[data]", "intercept_bound = 50\n[data]")
+    config = load_config(folder_with(tmp_path, config=text))
+    assert config.model.resolved()["intercept_bound"] == 50.0
+    assert digest(tmp_path, config=text) != digest(tmp_path, config=OWN_CONFIG)
+    assert config.with_intercept_bound(None) is config
+    assert config.with_intercept_bound(7.0).resolved()["model"]["intercept_bound"] == 7.0
+    for wrong, message in (
+        ("0", "model.intercept_bound must be a number > 0, got 0"),
+        ("inf", "model.intercept_bound must be a number > 0, got inf"),
+        ("1\nintercept = false", "model.intercept_bound must be left out if model.intercept is"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_config(folder_with(tmp_path, config=text.replace("50", wrong)))
+
+
 def test_defaults(tmp_path):
     config = load_config(folder_with(tmp_path))
     assert config.resolved() == {
-        "model": {"kind": "softmax", "intercept": False, "l2": 0.0},
+        "model": {"kind": "softmax", "intercept": True, "l2": 0.0},
         "data": {
             "file": "all.csv",
             "agent": "home",
@@ -124,14 +162,15 @@ def digest(folder, **files):
 
 
 def test_digests_stay_the_same_from_version_to_version(tmp_path):
-    """Runs that an older version began can be resumed."""
+    """Runs that an older version began, without an intercept, can be resumed."""
+    shared, own = without_intercept(SHARED_CONFIG), without_intercept(OWN_CONFIG)
     expected = {
         FULL_CONFIG: "0660db1e77d7c35785df565eea0bcca2e58142671399e9b02dc52210d0e7df7f",
-        SHARED_CONFIG: "080924a8ed106363ab8de3bb1cca34b7557459d70ac4569b206a51c1228e3503",
-        OWN_CONFIG: "a61ae9cd31aeed8d677fd97ea451392704f20f738e74337c42f6becbc88ac8c5",
+        shared: "080924a8ed106363ab8de3bb1cca34b7557459d70ac4569b206a51c1228e3503",
+        own: "a61ae9cd31aeed8d677fd97ea451392704f20f738e74337c42f6becbc88ac8c5",
         # Earlier versions, which had another default, had this algorithm, too.
-        f'{OWN_CONFIG}[algorithm]\nname = "FedAvg"\n': "9850f5765d4bcec8e9c313eba9930d63f705fbd812b"
-        "17b454cf866d20cdf9896",
+        f'{own}[algorithm]\nname = "FedAvg"\n': "9850f5765d4bcec8e9c313eba9930d63f705fbd812b17b454cf"
+        "866d20cdf9896",
     }
     assert {text: digest(tmp_path, config=text) for text in expected} == expected
 

@@ -90,6 +90,12 @@ coupling = 0.1
 """
 
 
+def without_intercept(config: str) -> str:
+    """Return a configuration whose models have no intercept, which is not the default."""
+    assert config.count("\n[data]") == 1
+    return config.replace("\n[data]", "intercept = false\n\n[data]")
+
+
 def folder_with(folder: Path, **files: str | bytes) -> Path:
     """Write the valid files, or others in their place, and return the path of the configuration.
 

@@ -13,9 +13,9 @@ import pytest
 from pcfed import Problem, Result, certify
 from pcfed.guarantees import optimum
 from pcfed.training import Outcome, RunWarning, prepare
-from tests.training.folders import OWN_CONFIG, folder_with
+from tests.training.folders import OWN_CONFIG, folder_with, without_intercept
 
-CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 40\nsave_every = 7").replace(
+CONFIG = without_intercept(OWN_CONFIG).replace("batch = 1.0", "rounds = 40\nsave_every = 7").replace(
     "l1 = 5", "l1 = 1"
 )
 CONFIG = CONFIG.replace('target = "load"', 'target = "load"\nheld_out = 0.5')

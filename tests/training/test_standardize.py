@@ -139,7 +139,7 @@ def test_models_predict_the_same_in_both_coordinates(intercept, outputs):
 def test_softmax_with_intercept_and_blocks(tmp_path):
     text = SHARED_CONFIG.replace("{l1 = 5}", '{blocks = {"0:2" = {l1 = 0.1}}}')
     text = text.replace('target = "load"', 'target = "load"\nstandardize = true')
-    text = text.replace('"softmax"', '"softmax"\nintercept = true') + "[training]\nrounds = 60\n"
+    text += "[training]\nrounds = 60\n"
     job = prepare(folder_with(tmp_path, config=text), tmp_path / "run")
     job.run()
     given = TrainedModels.load(job.directory.models)

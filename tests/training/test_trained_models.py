@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from pcfed.storage.archive import save_arrays
 from pcfed.training import TrainedModels, prepare
-from tests.training.folders import NORTH, OWN_CONFIG, SHARED_CONFIG, folder_with
+from tests.training.folders import NORTH, OWN_CONFIG, SHARED_CONFIG, folder_with, without_intercept
 from tests.training.test_any_directory import JSON
 
 SHORT = "\n[training]\nrounds = 20\n"
 CONFIGS = {
-    "softmax": SHARED_CONFIG + SHORT,
-    "logistic": SHARED_CONFIG.replace("softmax", "logistic") + SHORT,
-    "least-squares": OWN_CONFIG.replace("batch = 1.0", "rounds = 20"),
+    "softmax with intercept": SHARED_CONFIG + SHORT,
+    "logistic with intercept": SHARED_CONFIG.replace("softmax", "logistic") + SHORT,
+    "least-squares with intercept": OWN_CONFIG.replace("batch = 1.0", "rounds = 20"),
 }
 CONFIGS |= {
-    f"{kind} with intercept": config.replace("[data]", "intercept = true\n[data]")
-    for kind, config in CONFIGS.items()
+    name.removesuffix(" with intercept"): without_intercept(config)
+    for name, config in CONFIGS.items()
 }
 
 
@@ -34,6 +34,15 @@ def trained(folder: Path, name: str = "least-squares") -> tuple[TrainedModels, P
     return TrainedModels.load(path), path
 
 
+def predict_in_training(setup, i, model, X):
+    """The predictions of an agent's loss, which is that of centred data if there is a scaling."""
+    loss, scaling = setup.problem.agents[i].loss, setup.scaling
+    if scaling is None:
+        return loss.predict(model, X)
+    (hat,) = scaling.to_standardized_units(model[None])
+    return loss.predict(hat, scaling.transform(X)) + (scaling.target_mean or 0)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_predictions_are_those_of_the_losses(name, tmp_path):
     models = trained(tmp_path, name)[0]
@@ -42,13 +51,15 @@ def test_predictions_are_those_of_the_losses(name, tmp_path):
     assert models.intercept == ("intercept" in name)
     assert models.shape == setup.problem.shape
     for i, agent in enumerate(setup.problem.names):
-        expected = setup.problem.agents[i].loss.predict(models.models[i], X)
+        expected = predict_in_training(setup, i, models.models[i], X)
         if models.labels is not None:
             expected = np.array(models.labels)[expected]
             probabilities = models.probabilities(agent, X)
             assert np.allclose(probabilities.sum(axis=1), 1)
             assert (np.array(models.labels)[probabilities.argmax(axis=1)] == expected).all()
-        assert np.array_equal(models.predict(agent, X), expected)
+            assert np.array_equal(models.predict(agent, X), expected)
+        else:
+            np.testing.assert_allclose(models.predict(agent, X), expected, rtol=1e-12)
     assert np.array_equal(models.model("average"), models.models.mean(axis=0))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -45,7 +45,7 @@ from pcfed.problem import Center
 from pcfed.sets import ConvexSet, WholeSpace
 
 Dtype = Literal["float64", "float32"]
-LINEAR_KEYS = ("kind", "intercept", "l2")
+LINEAR_KEYS = ("kind", "intercept", "intercept_bound", "l2")
 TORCH_KEYS = ("kind", "module", "loss")
 NOT_IN_DIGEST = frozenset({"rounds", "save_every", "max_refusals", "gap", "local_only"})
 """Keys of [training] that change no number of any round: a run may be resumed with other values."""
@@ -55,8 +55,13 @@ class Model(FileModel):
     """The table ``[model]``: a linear model, or a PyTorch module of the user."""
 
     kind: AnyKind = Field(description=f"The model: {describe_kinds(MODEL_KINDS)}.")
-    intercept: bool = False
-    """Whether a linear model has an intercept; constraints do not apply to it."""
+    intercept: bool = True
+    """Whether a linear model has an intercept; constraints do not apply to it. With an intercept,
+    features and numeric targets are centred for the training."""
+    intercept_bound: PositiveNumber | None = Field(default=None, examples=[100.0])
+    """Largest absolute value of the intercept of the centred data: of a score at the mean of the
+    features or, for numbers, of its difference from the mean target. By default 30 for labels, and
+    10 times the root mean square of the centred targets for numbers."""
     l2: NonNegativeNumber = 0.0
     """Weight of the l2 term on the coefficients of a linear model."""
     module: Text | None = Field(default=None, examples=["my_models:Net"])
@@ -76,6 +81,12 @@ class Model(FileModel):
                     f"{', '.join(self._valid_keys)}.",
                 )
         if not self.is_torch:
+            if self.intercept_bound is not None and not self.intercept:
+                yield (
+                    "intercept_bound",
+                    f"must be left out if model.intercept is false, got {self.intercept_bound}; "
+                    "remove one of the two.",
+                )
             return
         remedy = 'give one such as "my_models:Net", for Net in my_models.py beside this file.'
         if self.module is None:
@@ -117,7 +128,7 @@ class Model(FileModel):
 
     def resolved(self) -> dict[str, Any]:
         """Return the table with all defaults that apply to the kind of model."""
-        return self.model_dump(include=set(self._valid_keys))
+        return self.model_dump(include=set(self._valid_keys), exclude_none=True)
 
 
 class Data(FileModel):
@@ -137,8 +148,8 @@ class Data(FileModel):
     dtype: Dtype = "float64"
     """Type of the features and of local steps; float32 needs half the memory."""
     standardize: bool = False
-    """Whether to train on columns of mean 0 and scale 1. Constraints still apply to the
-    coefficients of the data as given."""
+    """Whether to train on columns of scale 1. Constraints still apply to the coefficients of the
+    data as given."""
 
     def _errors(self) -> Iterator[WrongKey]:
         if (self.file is None) != (self.agent is None):
@@ -368,6 +379,12 @@ class Config:
     def _agents_by_name(self) -> dict[str, AgentSettings]:
         return {agent.name: agent for agent in self.agents}
 
+    def with_intercept_bound(self, bound: float | None) -> Config:
+        """Return the configuration with the bound that was computed from the data, if it was."""
+        if bound is None:
+            return self
+        return replace(self, model=self.model.model_copy(update={"intercept_bound": bound}))
+
     def resolved(self) -> dict[str, dict[str, Any]]:
         """Return the file with all defaults filled in, ready for JSON and TOML.
 
@@ -402,6 +419,9 @@ class Config:
         for table in (tables.get("defaults", {}), *tables["agents"].values()):
             if table.get("personalization") == 0:
                 del table["personalization"]
+        if not self.model.is_torch and self.model.intercept:
+            # Checkpoints of version 0.1 are of data that were not centred.
+            tables["model"]["centred"] = True
         if self.model.file is not None:
             tables["model"]["file"] = str(self.model.file)
         for table in (tables["model"], tables["data"], *tables["agents"].values()):

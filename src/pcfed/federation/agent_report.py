@@ -14,10 +14,10 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.paths import MODEL, REPORT
-from pcfed.guarantees import feasible_model
 from pcfed.problem import Agent
 from pcfed.report.page import Definitions, Page, Paragraph, Section, Table, table_of, write_page
 from pcfed.storage.archive import save_arrays
+from pcfed.training.trained_models import delivered_model
 
 FORMAT = 1
 """Version of the model file."""
@@ -79,7 +79,7 @@ def save_model_and_report(
     ``average`` is the average of all agents' models, if the server knows it; ``metadata`` is that
     of the server's last message, and ``model_metadata`` says what the model's parameters are.
     """
-    feasible = feasible_model(agent, model)
+    feasible = delivered_model(agent, model)
     described = {
         "what": "the feasible model of an agent of pcfed",
         "format": FORMAT,

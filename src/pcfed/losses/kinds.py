@@ -26,6 +26,9 @@ from pcfed.losses.softmax import SoftmaxRegression
 Label = int | str
 """A class of a classification, as data files write it."""
 
+MAX_LOGIT = 30.0
+"""Default bound on the intercepts of classifiers: a score of 30 is a probability of 1 − 1e-13."""
+
 Layout = Mapping[str, tuple[int, ...]]
 """Names and shapes of the parameters of a model, in the order of its flat vector."""
 
@@ -172,6 +175,11 @@ class LinearKind(ModelKind):
     def has_row_per_label(self) -> bool:
         """Whether the coefficients are a matrix with one row a label."""
         return isinstance(self.output, OneOfManyLabels)
+
+    @property
+    def intercept_bound(self) -> float | None:
+        """The default bound on intercepts; None where it depends on the targets."""
+        return MAX_LOGIT if self.output.is_classification else None
 
     def output_for(self, labels: Sequence[Label] | None) -> Output:
         """Return ``output``."""

@@ -67,7 +67,8 @@ class AgentOutcome:
     infeasibility : float
         The distance of the trained model from the set, before it was projected.
     distance : float
-        The distance $\|x_i - \bar x\|$ of the model from the average model.
+        The distance $\|x_i - \bar x\|$ of the model from the average model, in the coordinates of
+        the training.
     held_out : int
         The number of held-out rows.
     score, average_score, local_score : float or None
@@ -232,8 +233,8 @@ def evaluate_training(
 ) -> Outcome:
     """Return the summary of a training that has ended.
 
-    Limits and distances are those of the feasible models in the units of the data; the objective
-    and its gap are of the problem that was solved, in the coordinates of the training.
+    Limits are those of the feasible models in the units of the data; the objective, its gap and
+    distances from the average are in the coordinates of the training.
     """
     objective = gap = relative_gap = None
     try:
@@ -291,7 +292,7 @@ def _evaluate_agents(
             constraint=_constraint_text(constraint, trained),
             usage=_limit_usage(usage, trained),
             infeasibility=constraint.distance(raw[i, :k]),
-            distance=float(np.linalg.norm(model - trained.average)),
+            distance=float(np.linalg.norm(own[i] - average)),
             held_out=setup.tests[i],
             score=_score(agent.test, own[i], score_name),
             average_score=_score(agent.test, average, score_name),

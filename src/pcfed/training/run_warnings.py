@@ -244,15 +244,15 @@ def _missing_labels(end: RunEnd) -> Iterator[RunWarning]:
 def _intercepts_at_bounds(end: RunEnd) -> Iterator[RunWarning]:
     """Yield agents whose intercept is at its bound, where agents have such bounds."""
     for seen, agent, own in zip(end.agents, end.setup.problem.agents, end.own, strict=True):
-        bound, intercept = getattr(agent, "intercept_bound", None), agent.loss.intercept_slice
+        bound, intercept = agent.intercept_bound, agent.loss.intercept_slice
         if bound is None or intercept is None:
             continue
-        if np.abs(own[intercept]).max() >= (1 - 1e-6) * float(bound):
+        if np.abs(own[intercept]).max() >= (1 - 1e-6) * bound:
             yield RunWarning(
                 "intercept at its bound",
                 (seen.agent,),
-                f"{seen.agent}: its intercept is at its bound of {float(bound):.4g}; take a larger "
-                "intercept_bound, or set data.standardize = true.",
+                f"{seen.agent}: its intercept is at its bound of {bound:.4g} around the mean of "
+                "the data, which limits its model; set model.intercept_bound to a larger number.",
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from pcfed.losses.kinds import TORCH, Label, LinearKind
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, random_stream, resolve_batch_size
 from pcfed.sets import ConvexSet
+from pcfed.training.intercepts import intercept_bound
 from pcfed.training.modules import constraint_for_module, initial_parameters, load_module
 from pcfed.training.standardize import Scaling
 from pcfed.training.step_search import with_trial_step
@@ -54,7 +55,7 @@ class TrainingSetup:
     constraints : tuple of ConvexSet
         The agents' sets, for the coefficients of the data as given.
     scaling : Scaling or None
-        How the data were standardized, if they were.
+        How the data were centred and scaled, if they were.
     start : Array or None
         The initial parameters of a module; linear models start at zero.
     warnings : tuple of str
@@ -133,19 +134,20 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
         _AgentData(settings, X, y, *_split_rows(config, i, len(X)))
         for i, ((settings, _), X, y) in enumerate(zip(roster, matrices, found.values, strict=True))
     ]
-    warnings = [*found.warnings, *_constant_columns(where, columns, matrices), *_ones(config)]
+    warnings = [*found.warnings, *_constant_columns(config, columns, matrices), *_ones(config)]
     scaling = None
     if module is None:
-        rows = [each.X[each.train] for each in data]
-        computed = Scaling.fit(rows, intercept=config.model.intercept)
-        if config.data.standardize:
-            scaling = computed
-        else:
+        computed = _fit_scaling(config, data, found.labels)
+        if not config.data.standardize:
             warnings += _different_scales(where, columns, computed)
+        if config.data.standardize or config.model.intercept:
+            scaling = computed if config.data.standardize else computed.without_scale()
+    center = 0.0 if scaling is None else scaling.target_mean
+    bound = intercept_bound(config.model, [each.y[each.train] for each in data], center)
     agents = []
     for each in data:
         with error_context(f"{where}: agents.{each.settings.name}"), np.errstate(all="ignore"):
-            agents.append(_build_agent(config, each, found.labels, scaling, module))
+            agents.append(_build_agent(config, each, found.labels, scaling, bound, module))
     problem = Problem(agents, config.center)
     _check_run(config, problem)
     return TrainingSetup(
@@ -284,6 +286,20 @@ def feature_matrix(table: Table, columns: Sequence[str]) -> Float64Array:
     return X
 
 
+def _fit_scaling(
+    config: Config, data: Sequence[_AgentData], labels: tuple[Label, ...] | None
+) -> Scaling:
+    """Return the means and scales of all training rows; with the mean of targets to be centred."""
+    intercept = config.model.intercept
+    scaling = Scaling.fit([each.X[each.train] for each in data], intercept=intercept)
+    if labels is not None or not intercept:
+        return scaling
+    with np.errstate(all="ignore"):
+        targets = Scaling.fit([each.y[each.train, None] for each in data], intercept=True)
+    # The mean of targets that are too large for sums is not finite; their losses say so.
+    return replace(scaling, target_mean=float(np.nan_to_num(targets.mean[0], posinf=0, neginf=0)))
+
+
 # -- one agent ----------------------------------------------------------------------------------
 
 
@@ -292,21 +308,22 @@ def _build_agent(
     data: _AgentData,
     labels: tuple[Label, ...] | None,
     scaling: Scaling | None,
+    bound: float | None,
     module: Any,
 ) -> Agent:
     """Return an agent with its losses on rows for training and on held-out rows."""
-    X, y, settings = data.X, data.y, data.settings
-    if scaling is not None:
-        X = scaling.transform(X)
-
-    model = config.model
+    model, settings = config.model, data.settings
 
     def loss_on(rows: NDArray[np.intp]) -> Loss:
+        X, y = data.X[rows], data.y[rows]
         if not isinstance(model.kind, LinearKind):
-            return TORCH.build_loss(module, X[rows], y[rows], model.task)
+            return TORCH.build_loss(module, X, y, model.task)
+        if scaling is not None:
+            X = scaling.transform(X)
+            y = y - scaling.target_mean if labels is None else y
         return model.kind.build_loss(
-            X[rows],
-            y[rows],
+            X,
+            y,
             labels,
             intercept=model.intercept,
             l2=model.l2,
@@ -325,6 +342,7 @@ def _build_agent(
         settings.personalization,
         test=test,
         name=settings.name,
+        intercept_bound=bound,
     )
 
 
@@ -332,17 +350,17 @@ def _build_agent(
 
 
 def _constant_columns(
-    where: str, columns: Sequence[str], matrices: Sequence[Float64Array]
+    config: Config, columns: Sequence[str], matrices: Sequence[Float64Array]
 ) -> Iterator[str]:
     """Yield a warning if columns have the same number in all rows of all agents."""
     first = matrices[0][0]
     constant = np.all([np.equal(X, first).all(axis=0) for X in matrices], axis=0)
     if constant.any():
         found = [name for name, is_constant in zip(columns, constant, strict=True) if is_constant]
+        instead = "" if config.model.intercept else ", or take model.intercept = true instead"
         yield (
-            f"{where}: columns with the same number in all rows contain no information, got "
-            f"{join_names(found, 4)}; leave them out of data.features, or take model.intercept = "
-            "true instead."
+            f"{config.where}: columns with the same number in all rows contain no information, got "
+            f"{join_names(found, 4)}; leave them out of data.features{instead}."
         )
 
 

@@ -1,15 +1,23 @@
-r"""Standardization of the features with common means and scales; agents share only sums.
+r"""Centring and scaling of the data with common means and scales; agents share only sums.
 
 Letters: $x$ a feature as given, $\mu$ the mean of its column and $s$ its scale over the training
-rows of all agents, $\hat x = (x - \mu) / s$ the standardized feature that the training uses.
+rows of all agents, $\hat x = (x - \mu) / s$ the feature that the training uses; $y$ a target and
+$\nu$ the mean of all targets, $\hat y = y - \nu$.
 
-The model $\hat w, \hat b$ of $\hat x$ is the model $w_j = \hat w_j / s_j$, $b = \hat b - \sum_j w_j
-\mu_j$ of $x$. The l2 term and the coupling apply to $\hat w, \hat b$. Constraints always apply to
-$w$: $w \in X$ is equivalent to $\hat w \in \{(s_1 v_1, .., s_n v_n) : v \in X\}$, a set that
-`pcfed.sets.scale_entries` computes exactly. Without an intercept nothing could compensate for the
-means, so $\mu = 0$.
+The model $\hat w, \hat b$ of $\hat x, \hat y$ is the model $w_j = \hat w_j / s_j$, $b = \hat b + \nu
+- \sum_j w_j \mu_j$ of $x, y$. The l2 term and the coupling apply to $\hat w, \hat b$. Constraints
+always apply to $w$: $w \in X$ is equivalent to $\hat w \in \{(s_1 v_1, .., s_n v_n) : v \in X\}$, a
+set that `pcfed.sets.scale_entries` computes exactly.
 
-Agents send sums over their rows, in two rounds:
+Models with an intercept are always trained on centred data, because features with a large mean,
+such as a year, make the problem badly conditioned. Without ``data.standardize``, $s = 1$, and
+centring changes no coefficient. Without an intercept nothing could compensate for the means, so
+$\mu = \nu = 0$. For labels $\nu = 0$.
+
+The bound on intercepts applies to $\hat b$, the score at the mean of the features. This has the
+size of the targets, while $b$, the score where all features are 0, may be far from all data.
+
+Agents send sums over their rows, in two rounds, of features and of targets:
 
 ================  ========  =======================================================
 step              receives  sends
@@ -22,7 +30,7 @@ step              receives  sends
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,6 +62,8 @@ class Scaling:
         The mean is zero without an intercept; the scale is positive.
     intercept : bool
         Whether models have an intercept.
+    target_mean : float
+        The mean $\nu$ of the targets; 0 for labels and without an intercept.
 
     Examples
     --------
@@ -67,6 +77,7 @@ class Scaling:
     mean: Float64Array
     scale: Float64Array
     intercept: bool
+    target_mean: float = 0.0
 
     @classmethod
     def fit(cls, matrices: Sequence[Float64Array], *, intercept: bool) -> Scaling:
@@ -86,20 +97,24 @@ class Scaling:
         scale = np.sqrt(variance)
         return cls(mean, np.where(scale > CONSTANT * np.abs(mean), scale, 1.0), intercept)
 
+    def without_scale(self) -> Scaling:
+        """Return the same means with all scales equal to 1."""
+        return replace(self, scale=np.ones_like(self.scale))
+
     def transform(self, X: Float64Array) -> Float64Array:
-        r"""Return the standardized features $\hat x$."""
+        r"""Return the features $\hat x$ of the training."""
         return np.asarray((X - self.mean) / self.scale)
 
     def to_original_units(self, models: Float64Array) -> Float64Array:
-        """Return models of the data as given from models of standardized data, one per row."""
+        """Return models of the data as given from models of the training, one per row."""
         W, b = self._split(models)
         W = W / self.scale
-        return self._flat(W, b - W @ self.mean)
+        return self._flat(W, b - W @ self.mean + self.target_mean)
 
     def to_standardized_units(self, models: Float64Array) -> Float64Array:
-        """Return models of standardized data from models of the data as given, one per row."""
+        """Return models of the training from models of the data as given, one per row."""
         W, b = self._split(models)
-        return self._flat(W * self.scale, b + W @ self.mean)
+        return self._flat(W * self.scale, b + W @ self.mean - self.target_mean)
 
     def transform_constraint(self, constraint: ConvexSet, coefficients: int) -> ConvexSet:
         r"""Return the set of $\hat w$ for which $w$ is in a set."""

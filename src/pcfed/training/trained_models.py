@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pcfed.arrays import Float64Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.errors import did_you_mean, join_names, short_repr
 from pcfed.guarantees import feasible_model
 from pcfed.losses import Loss
 from pcfed.losses.kinds import MODEL_KINDS, Label, Layout, LinearKind, ModelKind, Output
 from pcfed.notebook import html_table
+from pcfed.problem import Agent
+from pcfed.sets import ConvexSet
 from pcfed.simulation.result import Result, check_arrays
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.saved import Metadata, SavedArchive
@@ -25,6 +27,12 @@ from pcfed.validation import floating
 
 AVERAGE = "average"
 """The name of the average model, beside the names of the agents."""
+
+ROUNDING = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-14}
+"""Coefficients up to this share of the largest are rounding errors, by the dtype of the steps."""
+
+MAX_ZERO_STEPS = 50
+"""Largest number of projections to make zeros exact."""
 
 MAX_TABLE_COLUMNS = 12
 """Models with more coefficients are not shown as a table in notebooks."""
@@ -88,13 +96,13 @@ class TrainedModels(SavedArchive):
         A projection may fail with a `ProjectionError`. A module is imported from ``module``.
         """
         pairs = zip(setup.problem.agents, result.models, strict=True)
-        models = np.stack([feasible_model(agent, x) for agent, x in pairs])
+        models = np.stack([delivered_model(agent, x) for agent, x in pairs])
         if setup.scaling is not None:
             models = setup.scaling.to_original_units(models)
             # Going back to the units of the data rounds, which may leave the set again.
             for x, constraint in zip(models, setup.constraints, strict=True):
                 coefficients = x[: math.prod(setup.problem.shape)]
-                constraint.project(coefficients, out=coefficients)
+                coefficients[:] = project_with_zeros(constraint, coefficients)
             models += 0.0  # turns -0.0 into 0.0
         return TrainedModels(
             kind=kind,
@@ -262,6 +270,38 @@ class TrainedModels(SavedArchive):
                 raise ValueError("its models do not fit its columns and labels")
         models, average = arrays["models"], arrays["average"]
         return TrainedModels(kind, names, columns, labels, layout, models, average, module)
+
+
+def delivered_model(agent: Agent, model: Array) -> Float64Array:
+    """Return an agent's feasible model, with exact zeros; see `project_with_zeros`."""
+    feasible = feasible_model(agent, model)
+    intercept = agent.loss.intercept_slice
+    # The set does not apply to a free intercept, whose size says nothing about the coefficients.
+    k = feasible.size if intercept is None or agent.constrain_intercept else intercept.start
+    rounding = ROUNDING[np.dtype(agent.loss.dtype)]
+    feasible[:k] = project_with_zeros(agent.constraint, model[:k], rounding=rounding)
+    return feasible
+
+
+def project_with_zeros(convex: ConvexSet, x: Array, *, rounding: float = 0.0) -> Float64Array:
+    """Return the projection of coefficients, in which zeros are exact zeros.
+
+    Some projections leave rounding errors in place of zeros: those onto polyhedra, and onto a
+    simplex where the coefficients are of float32 steps, which spreads the rounding error of their
+    sum. Such entries are set to zero and the result is projected again, until it is in the set.
+    These are entries that were zero before, and all up to ``rounding`` times the largest.
+    """
+    x = np.asarray(x, np.float64)
+    projected = convex.project(x) + 0.0  # so that −0 is 0
+    size = np.abs(projected)
+    zero = size <= np.where(x == 0, ROUNDING[np.dtype(np.float32)], rounding) * size.max()
+    candidate = projected.copy()
+    for _ in range(MAX_ZERO_STEPS):
+        candidate[zero] = 0.0
+        if convex.contains(candidate):
+            return candidate
+        candidate = convex.project(candidate)
+    return projected
 
 
 def _layout_of(loss: Loss) -> Layout:

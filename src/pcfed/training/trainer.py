@@ -80,7 +80,9 @@ class Trainer:
         Returns
         -------
         Result
-            Its history has only the last record: the run directory has them all.
+            Its models are in the coordinates of the training (`pcfed.training.standardize`), those
+            in ``models.npz`` in the units of the data. Its history has only the last record: the
+            run directory has them all.
         """
 
         def log_and_notify(text: str) -> None:
@@ -301,4 +303,5 @@ def prepare(
     config = load_config(path)
     directory = Path("runs", config.path.stem) if out is None else Path(out)
     setup = build_setup(config, allow_import=allow_import)
-    return Trainer(config, setup, RunDirectory(directory, config, setup.digest))
+    saved = config.with_intercept_bound(setup.problem.agents[0].intercept_bound)
+    return Trainer(config, setup, RunDirectory(directory, saved, setup.digest))
