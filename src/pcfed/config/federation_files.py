@@ -138,8 +138,12 @@ class ServerModel(FileModel):
     """The columns to predict from, in the order of the coefficients."""
     labels: Names | None = Field(default=None, examples=[["gas", "oil"]])
     """The labels, for kinds that predict labels only."""
-    intercept: bool = False
+    intercept: bool = True
     """Whether the model has an intercept; constraints do not apply to it."""
+    intercept_bound: PositiveNumber | None = Field(default=None, examples=[1000.0])
+    """Largest absolute value of the intercept, the score of a row of zeros; data are not centred in
+    a federation. By default 30 for labels and none for numbers, for which there is no certificate
+    without it."""
     l2: NonNegativeNumber = 0.0
     """Weight of the l2 term on the coefficients."""
     dtype: Dtype = "float64"
@@ -158,6 +162,17 @@ class ServerModel(FileModel):
             number = "two" if output.max_labels == 2 else "at least two"
             got = len(labels or ())
             yield "labels", f"must be {number} labels for {self.kind}, got {got}; correct the list."
+        if self.intercept_bound is not None and not self.intercept:
+            yield (
+                "intercept_bound",
+                f"must be left out if model.intercept is false, got {self.intercept_bound}; "
+                "remove one of the two.",
+            )
+
+    @property
+    def resolved_intercept_bound(self) -> float | None:
+        """The bound on intercepts; None if there is no intercept or no bound."""
+        return (self.intercept_bound or self.kind.intercept_bound) if self.intercept else None
 
     @property
     def n(self) -> int:
@@ -222,6 +237,13 @@ class ServerFile(FileModel):
                 "rounds.minimum",
                 f"must be at most the {self.num_agents} agents of the roster, got "
                 f"{self.rounds.minimum}; give a smaller number.",
+            )
+        model = self.model
+        if self.rounds.gap is not None and model.intercept and not model.resolved_intercept_bound:
+            yield (
+                "model.intercept_bound",
+                f"is missing; rounds.gap = {self.rounds.gap} needs a certificate, and that a bound "
+                "on the intercept; give a number that is larger than all targets, such as 1000.",
             )
 
     @property

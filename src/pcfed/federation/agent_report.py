@@ -56,6 +56,12 @@ def model_warnings(agent: Agent, model: Float64Array) -> list[str]:
             f"The model predicts worse than the mean of the target, with R² {score:.3g} on the "
             f"agent's {agent.loss.size} rows; {remedy}."
         )
+    bound, intercept = agent.intercept_bound, agent.loss.intercept_slice
+    if bound is not None and np.abs(model[intercept]).max() >= (1 - 1e-6) * bound:
+        found.append(
+            f"The intercept is at its bound of {bound:.4g}; ask the server for a larger "
+            "model.intercept_bound."
+        )
     return found
 
 
@@ -112,6 +118,7 @@ def _summary(
     agent: Agent, model: Array, feasible: Float64Array, metadata: Mapping[str, Any]
 ) -> Definitions:
     """Return the training, the constraint and how the model satisfies it."""
+    bound = agent.intercept_bound
     return Definitions(
         {
             "training": f"{metadata['training']}, {metadata['round']} rounds with "
@@ -119,6 +126,7 @@ def _summary(
             "constraint": agent.constraint.spec[:400],
             "infeasibility": f"{agent.feasible_set.distance(model):.3g}",
             "limit": agent.constraint.usage(_constrained(agent, feasible)).text,
+            **({} if bound is None else {"intercept": f"at most {bound:.4g} in absolute value"}),
             "certificate": str(metadata.get("certificate", "There is none.")),
         }
     )

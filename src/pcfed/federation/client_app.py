@@ -63,7 +63,7 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
     # The owner's consent: only modules that the agent's own file names, never the server's.
     import_modules(file.imports, path)
     model = ServerModel.model_validate_json(str(message.metadata["model"]))
-    linear = {"kind", "intercept", "l2"}
+    linear = {"kind", "intercept", "intercept_bound", "l2"}
     return Client(
         file.name,
         build_agent(path, file, model),
@@ -87,7 +87,14 @@ def build_agent(path: Path, file: AgentFile, model: ServerModel) -> Agent:
     loss = model.kind.build_loss(
         X, y, model.labels, intercept=model.intercept, l2=model.l2, dtype=model.dtype
     )
-    return Agent(loss, file.constraint, file.coupling, file.personalization, name=file.name)
+    return Agent(
+        loss,
+        file.constraint,
+        file.coupling,
+        file.personalization,
+        name=file.name,
+        intercept_bound=model.resolved_intercept_bound,
+    )
 
 
 def _targets(table: Table, target: str, labels: tuple[str, ...] | None) -> NDArray[Any]:

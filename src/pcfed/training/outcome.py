@@ -280,7 +280,7 @@ def _evaluate_agents(
     if setup.scaling is not None:
         raw = setup.scaling.to_original_units(raw)
     k = math.prod(problem.shape)
-    directions = -_coefficient_gradients(setup, own)[:, :k]
+    directions = -_coefficient_gradients(setup, result, own)[:, :k]
     for i, agent in enumerate(problem.agents):
         constraint, model = setup.constraints[i], trained.models[i]
         alone = None if local is None else agent.feasible_set.project(local.models[i])
@@ -315,13 +315,16 @@ def advice(agent: Agent) -> str:
     return f"try {', '.join(options)}"
 
 
-def _coefficient_gradients(setup: TrainingSetup, own: Float64Array) -> Float64Array:
+def _coefficient_gradients(
+    setup: TrainingSetup, result: Result, own: Float64Array
+) -> Float64Array:
     r"""Return the gradients of the objective in the agents' models, in the units of the data.
 
     The training uses $\hat w_j = s_j w_j$, so $\partial f / \partial w_j = s_j \, \partial f /
     \partial \hat w_j$. The intercept does not enter: limits do not apply to it.
     """
-    gradients = setup.problem.to_float64().gradient(own)
+    center = result.center if setup.problem.center == "free" else None
+    gradients = setup.problem.to_float64().gradient(own, center)
     k = math.prod(setup.problem.shape)
     if setup.scaling is not None:
         gradients[:, :k] *= np.tile(setup.scaling.scale, k // setup.scaling.scale.size)

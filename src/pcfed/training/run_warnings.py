@@ -251,8 +251,8 @@ def _intercepts_at_bounds(end: RunEnd) -> Iterator[RunWarning]:
             yield RunWarning(
                 "intercept at its bound",
                 (seen.agent,),
-                f"{seen.agent}: its intercept is at its bound of {bound:.4g} around the mean of "
-                "the data, which limits its model; set model.intercept_bound to a larger number.",
+                f"{seen.agent}: its intercept is at its bound of {bound:.4g}; set "
+                "model.intercept_bound to a larger number.",
             )
 
 
