@@ -101,7 +101,7 @@ class Federation(LocalFederation):
         accepted = [entry["accepted"] for entry in history]
         agents = self.agents()
         expected = run(
-            Problem(agents),
+            Problem(agents, config.center),
             config.algorithm,
             rounds=config.rounds,
             local_steps=config.local_steps,

@@ -94,7 +94,8 @@ def train(folder, grid, task="train"):
 def simulated(folder, rounds=2):
     server = read_server_file(folder / "server.toml")
     paths = [folder / f"{name}.toml" for name in NAMES]
-    problem = Problem(build_agent(p, read_agent_file(p), server.model) for p in paths)
+    agents = [build_agent(p, read_agent_file(p), server.model) for p in paths]
+    problem = Problem(agents, server.resolved_center)
     return problem, run(problem, server.algorithm, rounds=rounds, local_steps=20)
 
 
