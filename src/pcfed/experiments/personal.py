@@ -414,7 +414,7 @@ def _load_or_run(out: Path, cell: Cell, seed: int, data_dir: Path | None) -> Cel
         saved = CellScores.load(path)
         if saved.cell == cell:
             return saved
-    samples = load_samples(cell.data, data_dir)
+    samples = load_samples(cell.data, cell.pooling, data_dir)
     with threadpool_limits(1):
         scores = _Trial(cell, samples, split_rows(cell, samples, seed)).scores()
     finished = CellScores(cell, seed, scores)

@@ -53,6 +53,11 @@ SPLIT_NAMES: dict[Split, str] = {
 LIMIT_NAMES: dict[Limit, str] = {"l1": "l1 budgets", "box": "boxes", "groups": "group budgets"}
 
 
+COUPLINGS = (0.001, 0.01, 0.1, 0.3, 1.0)
+TABLE_COUPLINGS = (0.01, 0.1, 0.3, 1.0, 3.0)
+"""Values of σ and λ for images and for Swissmetro, whose features are larger."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One data set, split and kind of limit; radii grow geometrically from agent to agent."""
@@ -64,7 +69,8 @@ class Cell:
     agents: int = 20
     samples: int = 150  # training samples of an agent at most, with those for validation
     tests: int = 200  # test samples of an agent at most
-    couplings: tuple[float, ...] = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)  # values of σ and λ
+    pooling: int = 1  # length of the squares of pixels whose mean is a feature
+    couplings: tuple[float, ...] = COUPLINGS  # values of σ and λ
     search_rounds: int = 20  # of a run with one of these values
     rounds: int = 50  # of the last run, with the best value
 
@@ -82,13 +88,13 @@ class Cell:
 
 CELLS = (
     Cell("mnist", "dirichlet", "l1", (5.0, 150.0)),
-    Cell("mnist", "classes", "box", (0.003, 0.1)),
-    Cell("mnist", "dirichlet", "groups", (2.0, 60.0)),
-    Cell("cifar10", "dirichlet", "l1", (2.0, 60.0)),
-    Cell("cifar10", "classes", "groups", (1.0, 30.0)),
-    Cell("swissmetro", "travellers", "l1", (0.5, 15.0), agents=60),
-    Cell("swissmetro", "relations", "box", (0.03, 1.0)),
-    Cell("swissmetro", "relations", "groups", (0.3, 10.0)),
+    Cell("mnist", "classes", "box", (0.01, 0.3), pooling=2),
+    Cell("mnist", "dirichlet", "groups", (1.0, 30.0), pooling=2),
+    Cell("cifar10", "dirichlet", "l1", (2.0, 60.0), pooling=2),
+    Cell("cifar10", "classes", "groups", (0.5, 15.0), pooling=4),
+    Cell("swissmetro", "travellers", "l1", (0.5, 15.0), agents=60, couplings=TABLE_COUPLINGS),
+    Cell("swissmetro", "relations", "box", (0.03, 1.0), couplings=TABLE_COUPLINGS),
+    Cell("swissmetro", "relations", "groups", (0.3, 10.0), couplings=TABLE_COUPLINGS),
 )
 """Of 18 combinations. Left out: MNIST and CIFAR-10 with the other pairs of split and limit, and
 Swissmetro by traveller with boxes or groups, by relation with l1 budgets."""
@@ -160,27 +166,23 @@ def limits(cell: Cell, samples: Samples) -> list[ConvexSet]:
 
 
 @lru_cache(maxsize=1)
-def load_samples(name: str, data_dir: Path | None = None) -> Samples:
-    """Return the samples of a data set."""
+def load_samples(name: str, pooling: int = 1, data_dir: Path | None = None) -> Samples:
+    """Return the samples of a data set; of images, the means of squares of pixels."""
     if name == "swissmetro":
         return _swissmetro(data.swissmetro(data_dir=data_dir))
     dataset = data.load(name, data_dir=data_dir)
     images = np.concatenate([dataset.train_images, dataset.test_images])
     sizes = (len(dataset.train_labels), len(dataset.test_labels))
-    pixels = np.arange(images.shape[1])
-    if name == "cifar10":
-        # A quarter of the pixels: a linear model needs no more, and a run takes a quarter of the
-        # time.
-        blocks = images.reshape(-1, 16, 2, 16, 2, 3)
-        features = blocks.mean(axis=(2, 4), dtype=np.float32).reshape(len(images), -1)
-        pixels = np.arange(features.shape[1]) // 3  # three colours each
-    else:
-        features = images.astype(np.float32)
+    height, width, *channels = dataset.image_shape
+    colours = channels[0] if channels else 1
+    blocks = (height // pooling, pooling, width // pooling, pooling, colours)
+    features = images.reshape(-1, *blocks).mean(axis=(2, 4), dtype=np.float32)
+    features = features.reshape(len(images), -1)
     return Samples(
         features * np.float32(dataset.scale),
         np.concatenate([dataset.train_labels, dataset.test_labels]).astype(np.intp),
         dataset.classes,
-        pixels,
+        np.arange(features.shape[1]) // colours,  # the colours of a pixel belong together
         in_test_part=np.repeat([False, True], sizes),
     )
 
