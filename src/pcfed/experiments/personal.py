@@ -158,7 +158,7 @@ class Interval:
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         """Return the interval of Student's t distribution; infinite for a single value."""
-        mean = float(np.mean(values))
+        mean = round(float(np.mean(values)), 12) + 0.0  # rounding errors are not differences
         width = half_width(values)
         return cls(mean, mean - width, mean + width)
 
@@ -317,11 +317,15 @@ class _Trial:
         zero = np.zeros_like(self.shared)
         return (
             self._score(SHARED, [self.shared] * m, center=shared),
-            self._score(PROJECTED, [each.project(self.shared) for each in self.sets]),
+            self._score(PROJECTED, self._projected()),
             self._score(ALONE, self._local(self.train, zero, 0.0)),
             *map(self._joint, JOINT),
             self._ditto(shared),
         )
+
+    def _projected(self) -> list[Float64Array]:
+        """Return the shared model, projected onto the set of every agent."""
+        return [each.project(self.shared).astype(np.float64, copy=False) for each in self.sets]
 
     def _joint(self, method: str) -> Score:
         """Return the score of the joint problem with the best σ."""
@@ -330,9 +334,7 @@ class _Trial:
         def solve(
             losses: Sequence[Loss], coupling: float, rounds: int
         ) -> tuple[Float64Array, Float64Array]:
-            return solve_joint(
-                losses, self.sets, coupling, theta=theta, center=kind, rounds=rounds
-            )
+            return solve_joint(losses, self.sets, coupling, theta=theta, center=kind, rounds=rounds)
 
         coupling = self._best(lambda sigma: solve(self.fit, sigma, self.cell.search_rounds)[0])
         models, center = solve(self.train, coupling, self.cell.rounds)

@@ -10,7 +10,7 @@ has choices in two of the parts for fitting, validation and test.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -99,24 +99,19 @@ CELLS = (
 """Of 18 combinations. Left out: MNIST and CIFAR-10 with the other pairs of split and limit, and
 Swissmetro by traveller with boxes or groups, by relation with l1 budgets."""
 
-QUICK_CELLS = tuple(
-    Cell(
-        "digits",
-        split,
-        limit,
-        radii,
-        agents=5,
-        samples=40,
-        tests=30,
-        couplings=(0.01, 0.1),
-        search_rounds=5,
-        rounds=10,
-    )
-    for split, limit, radii in (
-        ("dirichlet", "l1", (2.0, 20.0)),
-        ("classes", "box", (0.05, 0.5)),
-        ("classes", "groups", (1.0, 10.0)),
-    )
+_DIGITS = Cell(
+    *("digits", "dirichlet", "l1", (2.0, 20.0)),
+    agents=5,
+    samples=40,
+    tests=30,
+    couplings=(0.01, 0.1),
+    search_rounds=5,
+    rounds=10,
+)
+QUICK_CELLS = (
+    _DIGITS,
+    replace(_DIGITS, split="classes", limit="box", radii=(0.05, 0.5)),
+    replace(_DIGITS, split="classes", limit="groups", radii=(1.0, 10.0)),
 )
 
 
@@ -231,14 +226,13 @@ def split_rows(cell: Cell, samples: Samples, seed: int) -> list[AgentRows]:
 
 def _by_labels(cell: Cell, samples: Samples, rng: np.random.Generator) -> list[AgentRows]:
     """Draw samples with the labels of every agent, from the training part and the test part."""
-    if samples.in_test_part is None:
-        raise ValueError(f"{cell.slug}: a split by labels needs a test part, got a table.")
+    in_test_part = _required(cell, "a test part", samples.in_test_part)
     fractions = _label_fractions(cell, samples.classes, rng)
     trains, tests = (
         _draw(samples, np.flatnonzero(part), fractions, number, rng)
         for part, number in (
-            (~samples.in_test_part, cell.samples),
-            (samples.in_test_part, cell.tests),
+            (~in_test_part, cell.samples),
+            (in_test_part, cell.tests),
         )
     )
     held_out = round(VALIDATION * cell.samples)
@@ -280,27 +274,35 @@ def _draw(
 
 def _by_traveller(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
     """Yield the choices of randomly chosen travellers, each an agent."""
-    assert samples.travellers is not None
-    names, counts = np.unique(samples.travellers, return_counts=True)
+    travellers = _required(cell, "travellers", samples.travellers)
+    names, counts = np.unique(travellers, return_counts=True)
     for traveller in rng.permutation(names[counts == CHOICES])[: cell.agents]:
-        rows = rng.permutation(np.flatnonzero(samples.travellers == traveller))
+        rows = rng.permutation(np.flatnonzero(travellers == traveller))
         yield AgentRows(rows[:4], rows[4:6], rows[6:])
 
 
 def _by_relation(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
     """Yield the choices on the relations with the most travellers, each an agent."""
-    assert samples.travellers is not None
-    assert samples.relations is not None
-    names, counts = np.unique(samples.relations, return_counts=True)
+    travellers = _required(cell, "travellers", samples.travellers)
+    relations = _required(cell, "relations", samples.relations)
+    names, counts = np.unique(relations, return_counts=True)
     for relation in names[np.argsort(-counts, kind="stable")][: cell.agents]:
-        rows = np.flatnonzero(samples.relations == relation)
-        travellers = rng.permutation(np.unique(samples.travellers[rows]))
-        tests = min(round(0.4 * len(travellers)), cell.tests // CHOICES)
-        train = min(len(travellers) - tests, cell.samples // CHOICES)
+        rows = np.flatnonzero(relations == relation)
+        order = rng.permutation(np.unique(travellers[rows]))
+        tests = min(round(0.4 * len(order)), cell.tests // CHOICES)
+        train = min(len(order) - tests, cell.samples // CHOICES)
         held_out = max(1, round(VALIDATION * train))
         ends = np.cumsum([tests, held_out, train - held_out])
         test, validation, fit = (
-            rows[np.isin(samples.travellers[rows], each)]
-            for each in np.split(travellers, ends)[:3]
+            rows[np.isin(travellers[rows], each)] for each in np.split(order, ends)[:3]
         )
         yield AgentRows(fit, validation, test)
+
+
+def _required(cell: Cell, what: str, values: NDArray[Any] | None) -> NDArray[Any]:
+    """Return a column of the samples, or raise an error if the data set has none."""
+    if values is None:
+        raise ValueError(
+            f"{cell.slug}: the split needs {what}, got data without; choose another split."
+        )
+    return values
