@@ -16,3 +16,4 @@ def _offline(monkeypatch, tmp_path):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(catalog, "MNIST", replace(catalog.MNIST, sources=()))
     monkeypatch.setattr(catalog, "CIFAR10", replace(catalog.CIFAR10, sources=()))
+    monkeypatch.setattr(catalog, "SWISSMETRO", replace(catalog.SWISSMETRO, sources=()))

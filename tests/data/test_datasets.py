@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from pcfed.data import (
+    DataError,
     Dataset,
     available,
     catalog,
@@ -19,7 +22,11 @@ from pcfed.data import (
     mnist,
     plot_image,
     sources,
+    status,
+    swissmetro,
+    tables,
 )
+from pcfed.data.verified_file import File
 from tests.data import synthetic
 from tests.data.source_cases import source_case
 
@@ -81,6 +88,32 @@ def test_digits_need_no_download():
     both = np.concatenate([dataset.train_images, dataset.test_images])
     assert {tuple(row) for row in both.tolist()} == rows
     assert available()[0] == "digits"
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_swissmetro_is_a_table(compressed, monkeypatch, tmp_path):
+    plain = b"ID,ORIGIN,CHOICE\r\n1,2,3\r\n2,22,1\r\n"
+    packed = gzip.compress(plain)
+
+    def file(name: str, content: bytes, form: File | None = None) -> File:
+        digest = hashlib.sha256(content).hexdigest()
+        return File(name, len(content), f"sha256:{digest}", form)
+
+    files = (file("swissmetro.csv.gz", packed, file("swissmetro.csv", plain)),)
+    monkeypatch.setattr(catalog, "SWISSMETRO", replace(catalog.SWISSMETRO, files=files))
+    name = "swissmetro.csv.gz" if compressed else "swissmetro.csv"
+    (tmp_path / name).write_bytes(packed if compressed else plain)
+    table = swissmetro(data_dir=tmp_path)
+    assert table.names == ("ID", "ORIGIN", "CHOICE")
+    assert table.numbers("ORIGIN").tolist() == [2.0, 22.0]
+    assert status("swissmetro", data_dir=tmp_path).ready
+    with pytest.raises(DataError, match="could not fetch swissmetro.csv.gz"):
+        swissmetro()
+
+
+def test_tables_are_no_images():
+    with pytest.raises(ValueError, match="load: name must be one of digits, mnist, cifar10, got"):
+        load(tables()[0])
 
 
 def small(**changes):

@@ -18,7 +18,7 @@ app.add_typer(data_app, name="data", no_args_is_help=True)
 def list_data(data_dir: DataDir = None) -> None:
     """List the data sets, and whether they are on this machine."""
     table = Table("name", "downloaded", "folder", "megabytes")
-    for name in data.available():
+    for name in (*data.available(), *data.tables()):
         status = data.status(name, data_dir=data_dir)
         folder = "comes with scikit-learn" if status.folder is None else str(status.folder)
         ready = "yes" if status.ready else "no"

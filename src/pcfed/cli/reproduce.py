@@ -18,12 +18,24 @@ from pcfed.cli.app import DataDir, app, console, errors
 from pcfed.experiments.claims import Claim, claims
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.jobs import Job, distinct, jobs, results, run_jobs
+from pcfed.experiments.personal import (
+    PERSONAL,
+    QUICK_SEEDS,
+    SEEDS,
+    CellScores,
+    num_rounds,
+    run_personal,
+)
+from pcfed.experiments.personal_cells import CELLS, QUICK_CELLS
 from pcfed.experiments.presets import NAMES, PARTITIONS, Preset, load_preset
 from pcfed.experiments.rates import LENGTHS, QUICK_LENGTHS, RATES, measure_rates
 from pcfed.experiments.round_cases import CASES, QUICK_CASES
 from pcfed.experiments.rounds import ROUNDS, GapHistory, max_rounds, run_rounds, total_rounds
 from pcfed.experiments.summary import comparisons
 from pcfed.report import write_report
+
+OTHERS = (RATES, ROUNDS, PERSONAL)
+"""The experiments that are not presets."""
 
 
 @app.command()
@@ -32,14 +44,19 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...",
-            help=f"Experiments, of {', '.join((*NAMES, RATES, ROUNDS))}; by default all but "
-            f"{ROUNDS}.",
+            help=f"Experiments, of {', '.join((*NAMES, *OTHERS))}; by default all but {ROUNDS} and "
+            f"{PERSONAL}.",
         ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="In a minute: small data (digits), fewer rounds.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per run: mean and spread.")] = 3,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1, help=f"Seeds per run: mean and spread; {PERSONAL} takes {SEEDS} or more."
+        ),
+    ] = 3,
     partition: Annotated[
         str | None,
         typer.Option(help=f"Another partition of the data: {', '.join(PARTITIONS)}."),
@@ -55,17 +72,20 @@ def reproduce(
     Ctrl-C stops it at any time. Rerun the command to resume; finished runs are kept.
     """
     chosen = names or [*NAMES, RATES]
-    presets = [_preset(name, quick, partition) for name in chosen if name not in (RATES, ROUNDS)]
+    presets = [_preset(name, quick, partition) for name in chosen if name not in OTHERS]
     sizes = (QUICK_LENGTHS if quick else LENGTHS) if RATES in chosen else ()
     cases = (QUICK_CASES if quick else CASES) if ROUNDS in chosen else ()
+    cells = (QUICK_CELLS if quick else CELLS) if PERSONAL in chosen else ()
+    draws = QUICK_SEEDS if quick else max(seeds, SEEDS)
     todo = jobs(presets, seeds)
     start = time.perf_counter()
     needed = [job.setting.data for job in todo] + [case.data for case in cases if case.data]
+    needed += [cell.data for cell in cells]
     for name in dict.fromkeys(needed):
         data.fetch(name, data_dir=data_dir)
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
-    total += total_rounds(cases)
-    rates = rounds = None
+    total += total_rounds(cases) + draws * sum(map(num_rounds, cells))
+    rates = rounds = personal = None
     try:
         with _ProgressBar(total) as bar:
             run_jobs(todo, out, data_dir=data_dir, on_progress=bar.job, workers=workers)
@@ -77,18 +97,34 @@ def reproduce(
                 rounds = run_rounds(
                     out, cases=cases, data_dir=data_dir, on_progress=bar.rounds, workers=workers
                 )
+            if cells:
+                personal = run_personal(
+                    out,
+                    cells=cells,
+                    seeds=draws,
+                    data_dir=data_dir,
+                    on_progress=bar.personal,
+                    workers=workers,
+                )
     except KeyboardInterrupt:
         errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
         raise typer.Exit(130) from None
     finished = comparisons(presets, results(todo, out))
-    figures = write_figures(finished, out / "figures", rates, rounds)
+    figures = write_figures(finished, out / "figures", rates, rounds, personal)
     report = out / "report.html"
     runs = len(distinct(todo)) + (len(rounds.runs) if rounds else 0)
+    runs += len(personal.runs) if personal else 0
     provenance = _provenance(seeds, runs, time.perf_counter() - start)
     write_report(
-        finished, report, data_dir=data_dir, provenance=provenance, rates=rates, rounds=rounds
+        finished,
+        report,
+        data_dir=data_dir,
+        provenance=provenance,
+        rates=rates,
+        rounds=rounds,
+        personal=personal,
     )
-    _print_claims(claims(finished, rates, rounds))
+    _print_claims(claims(finished, rates, rounds, personal))
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
 
 
@@ -106,7 +142,7 @@ def _provenance(seeds: int, runs: int, seconds: float) -> dict[str, str]:
 
 def _preset(name: str, quick: bool, partition: str | None) -> Preset:
     """Return a preset, changed by the options."""
-    preset = load_preset(name, others=(RATES, ROUNDS))
+    preset = load_preset(name, others=OTHERS)
     if partition is not None:
         preset = preset.partitioned(partition)
     return preset.quick() if quick else preset
@@ -144,3 +180,7 @@ class _ProgressBar(Progress):
     def rounds(self, run: GapHistory) -> None:
         text = f"{ROUNDS}: {run.case.title}, {run.name}"
         self.update(self._task, advance=max_rounds(run.case, run.name), description=text)
+
+    def personal(self, scores: CellScores) -> None:
+        text = f"{PERSONAL}: {scores.cell.title}, seed {scores.seed}"
+        self.update(self._task, advance=num_rounds(scores.cell), description=text)

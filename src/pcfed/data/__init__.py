@@ -16,6 +16,8 @@ from pcfed.data.datasets import (
     mnist,
     path,
     status,
+    swissmetro,
+    tables,
 )
 from pcfed.data.partitions import by_classes, class_counts, dirichlet, iid, label_sorted, unequal
 from pcfed.data.plots import plot_image, plot_partition
@@ -40,5 +42,7 @@ __all__ = [
     "plot_image",
     "plot_partition",
     "status",
+    "swissmetro",
+    "tables",
     "unequal",
 ]

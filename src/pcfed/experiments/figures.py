@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pcfed.experiments.claims import PC, budgets
+from pcfed.experiments.personal import METHODS, PersonalResults
+from pcfed.experiments.personal import OURS as RECOMMENDED
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.round_cases import Case
 from pcfed.experiments.rounds import ALGORITHMS, OURS, RoundsResults
@@ -34,26 +36,30 @@ DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
 AGAINST_AGENTS = "rounds-against-agents"
 """The name of the figure of rounds over the number of agents, and of its data."""
 
+PERSONAL_ACCURACY = "personal-accuracy"
+"""The name of the figure of the accuracies of own models, and of its data."""
+
 
 def write_figures(
     comparisons: Sequence[Comparison],
     out: Path,
     rates: Rates | None = None,
     rounds: RoundsResults | None = None,
+    personal: PersonalResults | None = None,
 ) -> list[Path]:
     """Write all figures and their data to a directory; return the PNG files."""
     from matplotlib import pyplot
 
     written = []
     out.mkdir(parents=True, exist_ok=True)
-    for name, rows in _tables(comparisons, rates, rounds):
+    for name, rows in _tables(comparisons, rates, rounds, personal):
         text = io.StringIO(newline="")
         csv.writer(text).writerows(rows)
         write_atomically(out / f"{name}.csv", text.getvalue().encode())
     pyplot.switch_backend("agg")
     style = files("pcfed.experiments").joinpath("figures.mplstyle")
     with as_file(style) as path, pyplot.style.context(path):
-        for name, figure in _figures(comparisons, rates, rounds):
+        for name, figure in _figures(comparisons, rates, rounds, personal):
             for kind in ("png", "pdf"):
                 content = io.BytesIO()
                 figure.savefig(content, format=kind)
@@ -64,7 +70,10 @@ def write_figures(
 
 
 def _tables(
-    comparisons: Sequence[Comparison], rates: Rates | None, rounds: RoundsResults | None
+    comparisons: Sequence[Comparison],
+    rates: Rates | None,
+    rounds: RoundsResults | None,
+    personal: PersonalResults | None,
 ) -> Iterator[tuple[str, list[Sequence[object]]]]:
     """Yield the name of every CSV file, and its rows."""
     for each in comparisons:
@@ -93,10 +102,26 @@ def _tables(
                 *((*key, each.round, each.bytes) for *key, each in by_agents if each),
             ],
         )
+    if personal:
+        quantities = ("accuracy", "center", "coupling", "infeasibility")
+        yield (
+            PERSONAL_ACCURACY,
+            [
+                ("cell", "seed", "method", *quantities),
+                *(
+                    (run.cell.title, run.seed, score.method, *attrgetter(*quantities)(score))
+                    for run in personal.runs
+                    for score in run.scores
+                ),
+            ],
+        )
 
 
 def _figures(
-    comparisons: Sequence[Comparison], rates: Rates | None, rounds: RoundsResults | None
+    comparisons: Sequence[Comparison],
+    rates: Rates | None,
+    rounds: RoundsResults | None,
+    personal: PersonalResults | None,
 ) -> Iterator[tuple[str, Figure]]:
     """Yield the name of every figure, and the figure."""
     if rounds:
@@ -104,6 +129,8 @@ def _figures(
             yield case.slug, certified_gap(rounds, case)
         if rounds.cases_by_agents:
             yield AGAINST_AGENTS, rounds_by_agents(rounds)
+    if personal:
+        yield PERSONAL_ACCURACY, own_accuracy(personal)
     if rates:
         yield "rates", measured_rates(rates)
     for each in comparisons:
@@ -202,6 +229,28 @@ def rounds_by_agents(rounds: RoundsResults) -> Figure:
         panel.xaxis.set_minor_formatter("")
     axes[0].set_ylabel("rounds")
     _legend(figure, axes[0])
+    return figure
+
+
+def own_accuracy(personal: PersonalResults) -> Figure:
+    """Plot the accuracy of the agents' own models by method, with intervals, a panel per cell."""
+    columns = min(2, len(personal.cells))
+    rows = -(-len(personal.cells) // columns)
+    size = (4.2 * columns, 2.3 * rows)
+    figure, axes = _subplots(rows, columns, figsize=size, sharey=True, squeeze=False)
+    for panel in axes.flat[len(personal.cells) :]:
+        panel.set_visible(False)
+    heights = np.arange(len(METHODS))[::-1]
+    for panel, cell in zip(axes.flat, personal.cells, strict=False):
+        for height, method in zip(heights, METHODS, strict=True):
+            found = personal.accuracy(cell, method)
+            color = COLORS[1] if method == RECOMMENDED else COLORS[0]
+            width = found.high - found.mean if np.isfinite(found.high) else 0.0
+            panel.errorbar(found.mean, height, xerr=width, fmt="o", ms=4, capsize=2, color=color)
+        panel.set_title(cell.title, fontsize=8)
+    axes[0][0].set_yticks(heights, METHODS)
+    for panel in axes[-1]:
+        panel.set_xlabel("accuracy of the own model")
     return figure
 
 

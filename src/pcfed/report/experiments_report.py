@@ -10,6 +10,7 @@ from pathlib import Path
 from pcfed import data
 from pcfed.data import Dataset
 from pcfed.experiments.claims import PC, Claim, Verdict, claims
+from pcfed.experiments.personal import PersonalResults
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.rounds import RoundsResults
 from pcfed.experiments.summary import Comparison
@@ -39,6 +40,7 @@ from pcfed.report.page import (
     provenance_table,
     write_page,
 )
+from pcfed.report.personal_section import personal_section
 from pcfed.report.rates_section import rates_section
 from pcfed.report.rounds_section import rounds_section
 from pcfed.report.weight_images import QUANTILE, weight_table
@@ -53,6 +55,7 @@ SOURCES: Mapping[str, str] = {
     "the paper's, other shards": "The same claims with other partitions of the data",
     "ours": "Our claims: budgets that bind and differ",
     "rounds": "Our claims: PCFedSplit needs the fewest rounds, for any number of agents",
+    "personal": "Our claims: models that are good for their owners",
     "the theorem": "The theorem, with the corrections of our notes on the paper",
 }
 PARTITIONS: Mapping[str, str] = {
@@ -95,6 +98,7 @@ def write_report(
     provenance: Mapping[str, str] | None = None,
     rates: Rates | None = None,
     rounds: RoundsResults | None = None,
+    personal: PersonalResults | None = None,
 ) -> None:
     """Write the report on experiments: one HTML file that loads nothing from elsewhere.
 
@@ -112,6 +116,8 @@ def write_report(
         The measurements for the theorem.
     rounds : RoundsResults, optional
         The rounds of PCFedSplit and of other algorithms to certified gaps.
+    personal : PersonalResults, optional
+        The accuracies of the agents' own models.
 
     Raises
     ------
@@ -122,17 +128,19 @@ def write_report(
     DataError
         If a data set is not available.
     """
-    if not comparisons and rates is None and rounds is None:
+    if not comparisons and not any((rates, rounds, personal)):
         raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
     load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
     datasets = [load(comparison.setting.data) for comparison in comparisons]
     metrics = [comparison_metrics(*pair) for pair in zip(comparisons, datasets, strict=True)]
-    sections = [_claims_section(claims(comparisons, rates, rounds))]
+    sections = [_claims_section(claims(comparisons, rates, rounds, personal))]
     if comparisons:
         sections.append(_summary_section(comparisons, metrics))
     sections += _experiment_sections(comparisons, datasets, metrics)
     if rounds:
         sections.append(rounds_section(rounds))
+    if personal:
+        sections.append(personal_section(personal))
     if rates:
         sections.append(rates_section(rates))
     if provenance:

@@ -1,0 +1,308 @@
+"""The cells of the experiment on personal models: data, split among agents, and private limits.
+
+Images are drawn by the labels of an agent: fractions of the classes from a Dirichlet distribution,
+or equal parts of a few classes. Training images come from the training part of the data set, test
+images from its test part, both with the agent's own fractions. The choices of Swissmetro are split
+by traveller, or by relation: then the travellers of a relation are divided, so that no traveller
+has choices in two of the parts for fitting, validation and test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcfed import data
+from pcfed.arrays import Array, Float64Array
+from pcfed.data.tables import Table
+from pcfed.losses import SoftmaxRegression
+from pcfed.sets import ConvexSet, GroupL1Ball, L1Ball, LinfBall
+
+Indices = NDArray[np.intp]
+Split = Literal["dirichlet", "classes", "travellers", "relations"]
+Limit = Literal["l1", "box", "groups"]
+
+ALPHA = 0.3
+"""Concentration of the Dirichlet distribution."""
+
+CLASSES_PER_AGENT = 3
+VALIDATION = 0.2
+"""Fraction of an agent's training samples on which σ and λ are chosen."""
+
+CHOICES = 9
+"""Choices of a traveller in Swissmetro: four for fitting, two for validation, three for test."""
+
+DATA_NAMES = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "digits": "digits",
+    "swissmetro": "Swissmetro",
+}
+SPLIT_NAMES: dict[Split, str] = {
+    "dirichlet": f"Dirichlet({ALPHA:g}) labels",
+    "classes": f"{CLASSES_PER_AGENT} classes each",
+    "travellers": "by traveller",
+    "relations": "by relation",
+}
+LIMIT_NAMES: dict[Limit, str] = {"l1": "l1 budgets", "box": "boxes", "groups": "group budgets"}
+
+
+COUPLINGS = (0.001, 0.01, 0.1, 0.3, 1.0)
+TABLE_COUPLINGS = (0.01, 0.1, 0.3, 1.0, 3.0)
+"""Values of σ and λ for images and for Swissmetro, whose features are larger."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One data set, split and kind of limit; radii grow geometrically from agent to agent."""
+
+    data: str
+    split: Split
+    limit: Limit
+    radii: tuple[float, float]  # of the first and the last agent
+    agents: int = 20
+    samples: int = 150  # training samples of an agent at most, with those for validation
+    tests: int = 200  # test samples of an agent at most
+    pooling: int = 1  # length of the squares of pixels whose mean is a feature
+    couplings: tuple[float, ...] = COUPLINGS  # values of σ and λ
+    search_rounds: int = 20  # of a run with one of these values
+    rounds: int = 50  # of the last run, with the best value
+
+    @property
+    def title(self) -> str:
+        """The title of figures."""
+        names = (DATA_NAMES[self.data], SPLIT_NAMES[self.split], LIMIT_NAMES[self.limit])
+        return ", ".join(names)
+
+    @property
+    def slug(self) -> str:
+        """The start of file names."""
+        return f"personal-{self.data}-{self.split}-{self.limit}"
+
+
+CELLS = (
+    Cell("mnist", "dirichlet", "l1", (5.0, 150.0)),
+    Cell("mnist", "classes", "box", (0.01, 0.3), pooling=2),
+    Cell("mnist", "dirichlet", "groups", (1.0, 30.0), pooling=2),
+    Cell("cifar10", "dirichlet", "l1", (2.0, 60.0), pooling=2),
+    Cell("cifar10", "classes", "groups", (0.5, 15.0), pooling=4),
+    Cell("swissmetro", "travellers", "l1", (0.5, 15.0), agents=60, couplings=TABLE_COUPLINGS),
+    Cell("swissmetro", "relations", "box", (0.03, 1.0), couplings=TABLE_COUPLINGS),
+    Cell("swissmetro", "relations", "groups", (0.3, 10.0), couplings=TABLE_COUPLINGS),
+)
+"""Of 18 combinations. Left out: MNIST and CIFAR-10 with the other pairs of split and limit, and
+Swissmetro by traveller with boxes or groups, by relation with l1 budgets."""
+
+_DIGITS = Cell(
+    *("digits", "dirichlet", "l1", (2.0, 20.0)),
+    agents=5,
+    samples=40,
+    tests=30,
+    couplings=(0.01, 0.1),
+    search_rounds=5,
+    rounds=10,
+)
+QUICK_CELLS = (
+    _DIGITS,
+    replace(_DIGITS, split="classes", limit="box", radii=(0.05, 0.5)),
+    replace(_DIGITS, split="classes", limit="groups", radii=(1.0, 10.0)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class AgentRows:
+    """The rows of an agent in the samples of its cell; no row is in two of the parts."""
+
+    fit: Indices
+    validation: Indices
+    test: Indices
+
+    @property
+    def train(self) -> Indices:
+        """The rows that are not for test."""
+        return np.concatenate([self.fit, self.validation])
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples of a data set, and which of its features belong together."""
+
+    features: Array  # samples × features, float32
+    labels: NDArray[np.integer[Any]]
+    classes: int
+    feature_groups: Indices  # the group of every feature, for group budgets
+    in_test_part: NDArray[np.bool_] | None = None  # of a data set with a published test part
+    travellers: NDArray[np.int64] | None = None
+    relations: NDArray[np.int64] | None = None
+
+    def loss(self, rows: Indices) -> SoftmaxRegression:
+        """Return the loss on some of the samples."""
+        return SoftmaxRegression(self.features[rows], self.labels[rows], classes=self.classes)
+
+
+def limits(cell: Cell, samples: Samples) -> list[ConvexSet]:
+    """Return the private set of every agent of a cell."""
+    radii = np.geomspace(*cell.radii, cell.agents).tolist()
+    if cell.limit == "l1":
+        return [L1Ball(radius) for radius in radii]
+    if cell.limit == "box":
+        return [LinfBall(radius) for radius in radii]
+    groups = np.tile(samples.feature_groups, samples.classes)  # W is row-major, a row per class
+    return [GroupL1Ball(groups, radius) for radius in radii]
+
+
+# -- samples ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def load_samples(name: str, pooling: int = 1, data_dir: Path | None = None) -> Samples:
+    """Return the samples of a data set; of images, the means of squares of pixels."""
+    if name == "swissmetro":
+        return _swissmetro(data.swissmetro(data_dir=data_dir))
+    dataset = data.load(name, data_dir=data_dir)
+    images = np.concatenate([dataset.train_images, dataset.test_images])
+    sizes = (len(dataset.train_labels), len(dataset.test_labels))
+    height, width, *channels = dataset.image_shape
+    colours = channels[0] if channels else 1
+    blocks = (height // pooling, pooling, width // pooling, pooling, colours)
+    features = images.reshape(-1, *blocks).mean(axis=(2, 4), dtype=np.float32)
+    features = features.reshape(len(images), -1)
+    return Samples(
+        features * np.float32(dataset.scale),
+        np.concatenate([dataset.train_labels, dataset.test_labels]).astype(np.intp),
+        dataset.classes,
+        np.arange(features.shape[1]) // colours,  # the colours of a pixel belong together
+        in_test_part=np.repeat([False, True], sizes),
+    )
+
+
+def _swissmetro(table: Table) -> Samples:
+    """Return the choices as samples; features are of the order of 1."""
+    known = np.flatnonzero(table.numbers("CHOICE") > 0)
+    column = {name: table.numbers(name)[known] for name in table.names}
+    pays = 1.0 - column["GA"]  # who has an annual ticket pays for neither train nor Swissmetro
+    features = [
+        np.ones(len(known)),
+        *(column[f"{mode}_TT"] / 100 for mode in ("TRAIN", "SM", "CAR")),
+        *(pays * column[f"{mode}_CO"] / 100 for mode in ("TRAIN", "SM")),
+        column["CAR_CO"] / 100,
+        *(column[f"{mode}_HE"] / 100 for mode in ("TRAIN", "SM")),
+        *(column[name] for name in ("SM_SEATS", "CAR_AV", "SURVEY", "FIRST", "GA", "MALE")),
+        *(column[name] / 3 for name in ("LUGGAGE", "AGE", "INCOME")),
+        *(column["PURPOSE"] == purpose for purpose in (1, 2, 3, 4)),
+        *(column["WHO"] == payer for payer in (1, 2, 3)),
+    ]
+    X = np.stack(features, axis=1).astype(np.float32)
+    X = np.clip(X, None, 5.0)  # a few travel times and costs are ten times as large as the others
+    origin, destination = column["ORIGIN"].astype(np.int64), column["DEST"].astype(np.int64)
+    return Samples(
+        X,
+        column["CHOICE"].astype(np.intp) - 1,
+        3,
+        np.arange(X.shape[1]),
+        travellers=column["ID"].astype(np.int64),
+        relations=100 * origin + destination,
+    )
+
+
+# -- splits -------------------------------------------------------------------------------------
+
+
+def split_rows(cell: Cell, samples: Samples, seed: int) -> list[AgentRows]:
+    """Return the rows of every agent of a cell."""
+    rng = np.random.default_rng(seed)
+    if cell.split == "travellers":
+        return list(_by_traveller(cell, samples, rng))
+    if cell.split == "relations":
+        return list(_by_relation(cell, samples, rng))
+    return _by_labels(cell, samples, rng)
+
+
+def _by_labels(cell: Cell, samples: Samples, rng: np.random.Generator) -> list[AgentRows]:
+    """Draw samples with the labels of every agent, from the training part and the test part."""
+    in_test_part = _required(cell, "a test part", samples.in_test_part)
+    fractions = _label_fractions(cell, samples.classes, rng)
+    trains, tests = (
+        _draw(samples, np.flatnonzero(part), fractions, number, rng)
+        for part, number in (
+            (~in_test_part, cell.samples),
+            (in_test_part, cell.tests),
+        )
+    )
+    held_out = round(VALIDATION * cell.samples)
+    return [
+        AgentRows(train[held_out:], train[:held_out], test)
+        for train, test in zip(trains, tests, strict=True)
+    ]
+
+
+def _label_fractions(cell: Cell, classes: int, rng: np.random.Generator) -> Float64Array:
+    """Return the fraction of every class in the samples of every agent: agents × classes."""
+    if cell.split == "dirichlet":
+        return rng.dirichlet(np.full(classes, ALPHA), size=cell.agents)
+    fractions = np.zeros((cell.agents, classes))
+    for agent in range(cell.agents):
+        fractions[agent, rng.permutation(classes)[:CLASSES_PER_AGENT]] = 1 / CLASSES_PER_AGENT
+    return fractions
+
+
+def _draw(
+    samples: Samples, pool: Indices, fractions: Float64Array, number: int, rng: np.random.Generator
+) -> list[Indices]:
+    """Draw rows for every agent in random order, each row once until the pool has no more."""
+    queues = [rng.permutation(pool[samples.labels[pool] == k]) for k in range(samples.classes)]
+    parts = []
+    for row in fractions:
+        chosen = []
+        for k, count in enumerate(rng.multinomial(number, row)):
+            if count > len(queues[k]):
+                raise ValueError(
+                    f"personal: class {k} must have {count} samples for an agent, got "
+                    f"{len(queues[k])}; take fewer samples per agent."
+                )
+            chosen.append(queues[k][:count])
+            queues[k] = np.roll(queues[k], -count)
+        parts.append(rng.permutation(np.concatenate(chosen)))
+    return parts
+
+
+def _by_traveller(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
+    """Yield the choices of randomly chosen travellers, each an agent."""
+    travellers = _required(cell, "travellers", samples.travellers)
+    names, counts = np.unique(travellers, return_counts=True)
+    for traveller in rng.permutation(names[counts == CHOICES])[: cell.agents]:
+        rows = rng.permutation(np.flatnonzero(travellers == traveller))
+        yield AgentRows(rows[:4], rows[4:6], rows[6:])
+
+
+def _by_relation(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
+    """Yield the choices on the relations with the most travellers, each an agent."""
+    travellers = _required(cell, "travellers", samples.travellers)
+    relations = _required(cell, "relations", samples.relations)
+    names, counts = np.unique(relations, return_counts=True)
+    for relation in names[np.argsort(-counts, kind="stable")][: cell.agents]:
+        rows = np.flatnonzero(relations == relation)
+        order = rng.permutation(np.unique(travellers[rows]))
+        tests = min(round(0.4 * len(order)), cell.tests // CHOICES)
+        train = min(len(order) - tests, cell.samples // CHOICES)
+        held_out = max(1, round(VALIDATION * train))
+        ends = np.cumsum([tests, held_out, train - held_out])
+        test, validation, fit = (
+            rows[np.isin(travellers[rows], each)] for each in np.split(order, ends)[:3]
+        )
+        yield AgentRows(fit, validation, test)
+
+
+def _required(cell: Cell, what: str, values: NDArray[Any] | None) -> NDArray[Any]:
+    """Return a column of the samples, or raise an error if the data set has none."""
+    if values is None:
+        raise ValueError(
+            f"{cell.slug}: the split needs {what}, got data without; choose another split."
+        )
+    return values
