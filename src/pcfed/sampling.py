@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     BLOCKS = 3
     OUTPUT = 4
     HELD_OUT = 5
+    FOLDS = 6
 
 
 @lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from typing import NoReturn
 MODULES = {
     "init": "init",
     "train": "train",
+    "tune": "tune",
     "predict": "models",
     "export": "models",
     "report": "report",

@@ -46,12 +46,16 @@ def train(
     tracking = open_trackers(trainer, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
     with Display(trainer.config.training.rounds, trainer.setup.problem.names) as display, tracking:
         tracking.notify = display.notify
-        result = trainer.run(
-            workers=workers,
-            callbacks=[display.show_round, tracking.on_evaluation],
-            local_callbacks=[display.show_local_round],
-            notify=display.notify,
-        )
+        try:
+            result = trainer.run(
+                workers=workers,
+                callbacks=[display.show_round, tracking.on_evaluation],
+                local_callbacks=[display.show_local_round],
+                notify=display.notify,
+            )
+        except KeyboardInterrupt:  # during rounds, Ctrl-C only sets the status of the result
+            display.notify("Stopped before the first round; rerun the command to begin again.")
+            raise typer.Exit(130) from None
         tracking.status = result.status
     if result.status == "interrupted":
         done = f"{result.state.round} of {trainer.config.training.rounds} rounds"

@@ -76,7 +76,7 @@ def _find(table: Mapping[str, Any], algorithm: type[Algorithm], name: str) -> An
     return next((table[each] for each in (*names, name) if each in table), None)
 
 
-def _number_or_keyword(keywords: Sequence[str], *, zero: bool) -> Any:
+def number_or_keyword(keywords: Sequence[str], *, zero: bool) -> Any:
     """Return the type of a number > 0, or ≥ 0, for which a file may also have a keyword."""
     number: Schema = {"type": "number", **({"minimum": 0} if zero else {"exclusiveMinimum": 0})}
     schema = {"anyOf": [number, {"enum": [*keywords]}]} if keywords else number
@@ -105,9 +105,9 @@ def _schedule_keywords(algorithm: type[Algorithm]) -> tuple[str, ...]:
 def _type(algorithm: type[Algorithm], parameter: Parameter, keywords: Sequence[str]) -> Any:
     """Return the type of a parameter in files."""
     if parameter.type == "Prox":
-        return _number_or_keyword(["auto"], zero=False)
+        return number_or_keyword(["auto"], zero=False)
     if parameter.type == "Schedule":
-        return _number_or_keyword(keywords, zero=parameter.name != "step")
+        return number_or_keyword(keywords, zero=parameter.name != "step")
     # The constructor checks what is not a simple type.
     return _find(TYPES, algorithm, parameter.name) or SIMPLE_TYPES.get(parameter.type, Any)
 

@@ -42,7 +42,13 @@ from pcfed.config.fields import (
     parse_names,
 )
 from pcfed.config.imports import import_modules
-from pcfed.config.personalization import DEFAULT_PERSONALIZATION, center_errors, default_center
+from pcfed.config.personalization import (
+    DEFAULT_COUPLING,
+    DEFAULT_PERSONALIZATION,
+    NumericCoupling,
+    center_errors,
+    default_center,
+)
 from pcfed.config.train_file import Dtype
 from pcfed.config.validation_errors import read_toml, suggest, validate_file
 from pcfed.errors import short_repr
@@ -294,7 +300,7 @@ class AgentFile(FileModel):
         default=WholeSpace(), examples=[{"l1": 5}], json_schema_extra={"default": "whole_space"}
     )
     """The set that contains the agent's coefficients; it is never sent."""
-    coupling: NonNegativeNumber = 0.1
+    coupling: NumericCoupling = DEFAULT_COUPLING
     """Strength σ_i of the pull of the agent's model towards the shared model; it is sent, and only
     summed."""
     personalization: UnitInterval = DEFAULT_PERSONALIZATION

@@ -37,7 +37,14 @@ from pcfed.config.fields import (
     describe_kinds,
     format_constraint,
 )
-from pcfed.config.personalization import DEFAULT_PERSONALIZATION, center_errors, default_center
+from pcfed.config.personalization import (
+    DEFAULT_COUPLING,
+    DEFAULT_PERSONALIZATION,
+    Coupling,
+    auto_errors,
+    center_errors,
+    default_center,
+)
 from pcfed.config.validation_errors import dotted, read_toml, validate_file
 from pcfed.errors import display_path, short_repr
 from pcfed.losses.kinds import MODEL_KINDS, TORCH, LinearKind, Output
@@ -215,8 +222,9 @@ class Defaults(FileModel):
         default=WholeSpace(), json_schema_extra={"default": "whole_space"}
     )
     """The set that contains an agent's coefficients."""
-    coupling: NonNegativeNumber = 0.1
-    """Strength σ of the pull towards the shared model; 0 for none."""
+    coupling: Coupling = DEFAULT_COUPLING
+    """Strength σ of the pull towards the shared model; 0 for none, "auto" for a number that is
+    found by cross-validation before the training."""
     personalization: UnitInterval = DEFAULT_PERSONALIZATION
     """How much of an agent's loss is taken at its own model: 0 takes it at the shared model, as in
     the paper, 1 at the own model."""
@@ -232,8 +240,9 @@ class AgentTable(FileModel):
     constraint: Constraint | None = Field(default=None, examples=[{"l1": 5}])
     """The set that contains the agent's coefficients: {l1 = 5}, "l1(5)" or another set; for a
     module also a set per layer, {blocks = {"conv1.weight" = "l1(5)"}}."""
-    coupling: NonNegativeNumber | None = Field(default=None, examples=[0.1])
-    """Strength σ_i of the pull of the agent's model towards the shared model."""
+    coupling: Coupling | None = Field(default=None, examples=[0.1])
+    """Strength σ_i of the pull of the agent's model towards the shared model; "auto" is the same
+    number for all agents that have it."""
     personalization: UnitInterval | None = Field(default=None, examples=[0.5])
     """How much of the agent's loss is taken at its own model, from 0 to 1."""
 
@@ -263,6 +272,7 @@ class TrainFile(FileModel):
 
     def _errors(self) -> Iterator[WrongKey]:
         yield from center_errors(self.algorithm, self.training.center, "training.center")
+        yield from auto_errors(self.algorithm, self.defaults.coupling, "defaults.coupling")
         data = self.data
         if self.model.is_torch and data.standardize:
             yield (
@@ -285,6 +295,7 @@ class TrainFile(FileModel):
         for name, agent in self.agents.items():
             place = dotted(["agents", name])
             target = agent.target or data.target
+            yield from auto_errors(self.algorithm, agent.coupling, f"{place}.coupling")
             if agent.file is None and data.file is None:
                 yield f"{place}.file", "is missing; give the agent's data file."
             if target is None:
@@ -312,8 +323,9 @@ class AgentSettings:
         The column to predict.
     constraint : ConvexSet
         The private set $X_i$.
-    coupling : float
-        $\sigma_i$, the pull of the agent's model towards the shared model.
+    coupling : float or "auto"
+        $\sigma_i$, the pull of the agent's model towards the shared model; `Trainer` finds the
+        number for ``"auto"``.
     personalization : float
         $\theta_i$, how much of its loss is taken at its own model.
     """
@@ -322,7 +334,7 @@ class AgentSettings:
     file: str | None
     target: str
     constraint: ConvexSet
-    coupling: float
+    coupling: Coupling
     personalization: float
 
     def resolved(self) -> dict[str, Any]:
@@ -365,6 +377,17 @@ class Config:
     def center(self) -> Center:
         """What the models are coupled to."""
         return self.training.center or default_center(self.algorithm)
+
+    def with_coupling(self, coupling: float) -> Config:
+        """Return the configuration with a number for every coupling that is ``"auto"``."""
+        defaults = self.defaults
+        if defaults.coupling == "auto":
+            defaults = defaults.model_copy(update={"coupling": coupling})
+        agents = (
+            replace(agent, coupling=coupling) if agent.coupling == "auto" else agent
+            for agent in self.agents
+        )
+        return replace(self, defaults=defaults, agents=tuple(agents))
 
     def located(self, file: str) -> Path:
         """Return the path of a data file, which is relative to the folder of train.toml."""

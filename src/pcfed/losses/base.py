@@ -95,6 +95,22 @@ class Loss(ABC):
         once, so that every batch is a slice.
         """
 
+    def take_samples(self, rows: ArrayLike) -> Loss:
+        """Return a copy of this loss on some of its samples, given by their row numbers.
+
+        Cross-validation (`pcfed.training.tune`) needs it; the default raises a ValueError.
+        """
+        name = type(self).__name__
+        raise ValueError(
+            f"{name}: cross-validation needs losses on some of the samples, got one without "
+            "take_samples; implement it, or give the coupling as a number."
+        )
+
+    @property
+    def sample_classes(self) -> NDArray[np.intp] | None:
+        """The class of each sample as a number; None, the default, if targets are not classes."""
+        return None
+
     def typical_smoothness(self, batch: int | None = None) -> float:
         """Return the curvature to expect in training, which may be far below the bound $L_f$.
 

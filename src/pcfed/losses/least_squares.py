@@ -54,6 +54,17 @@ class LeastSquares(LinearModel):
         """
         return super().accuracy(x, X, y)
 
+    def mean_squared_error(self, x: ArrayLike) -> float:
+        r"""Return $\frac1N \sum_j (\hat y_j - y_j)^2$, without the l2 term."""
+        with np.errstate(all="ignore"):
+            residuals = self._predict_features(x, self._features) - self._targets
+            return float(np.square(residuals, dtype=np.float64).mean())
+
+    @property
+    def target_variance(self) -> float:
+        r"""The variance of the targets, $\frac1N \sum_j (y_j - \bar y)^2$."""
+        return float(np.var(self._targets, dtype=np.float64))
+
     def _encode_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         with np.errstate(over="ignore"):
             targets = y.astype(self.dtype)

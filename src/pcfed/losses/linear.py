@@ -228,6 +228,17 @@ class LinearModel(CheckedLoss):
         other.__dict__.update(_features=self._features.permute_rows(index), _targets=targets)
         return other
 
+    def take_samples(self, rows: ArrayLike) -> Self:
+        """Return a copy of this loss on some of its samples, given by their row numbers."""
+        index, count = self._check_batch(np.asarray(rows))
+        other = copy.copy(self)
+        for name in ("_largest_eigenvalue", "_max_squared_row_norm"):
+            other.__dict__.pop(name, None)  # they are those of all samples
+        features, targets = self._features.permute_rows(np.asarray(index)), self._targets[index]
+        targets.setflags(write=False)
+        other.__dict__.update(_features=features, _targets=targets, size=count)
+        return other
+
     def unpack(self, x: ArrayLike) -> tuple[Array, Array | None]:
         """Return the coefficients, of ``shape``, and the intercept (None if there is none).
 

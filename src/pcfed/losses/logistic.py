@@ -63,6 +63,11 @@ class LogisticRegression(LinearModel):
         self._negative_label = _negative_label(labels)
         super().__init__(X, labels, intercept=intercept, l2=l2, scale=scale, dtype=dtype)
 
+    @property
+    def sample_classes(self) -> NDArray[np.intp]:
+        """The class of each sample: 0 or 1."""
+        return (self._targets > 0).astype(np.intp)
+
     def _encode_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         negative = _negative_label(y)
         valid = (y == negative) | (y == 1)

@@ -84,6 +84,11 @@ class SoftmaxRegression(LinearModel):
         factor = 0.8 if batch is None or batch >= self.size else 1.0
         return factor * max(0.2, 2 / self.classes) * super().typical_smoothness(batch)
 
+    @property
+    def sample_classes(self) -> NDArray[np.intp]:
+        """The class of each sample."""
+        return self._targets
+
     def _encode_targets(self, y: NDArray[Any]) -> NDArray[np.intp]:
         valid = (y >= 0) & (y < self.classes) & (y == np.floor(y))
         if not valid.all():

@@ -220,6 +220,23 @@ class TorchLoss(CheckedLoss):
         other.__dict__.update(_features=self._features[index], _targets=self._targets[index])
         return other
 
+    def take_samples(self, rows: ArrayLike) -> Self:
+        """Return a copy of this loss on some of its samples, given by their row numbers."""
+        index, count = self._check_batch(np.asarray(rows))
+        chosen = torch.from_numpy(row_numbers(index, self.size)).to(self._features.device)
+        other = copy.copy(self)
+        other.__dict__.update(
+            _features=self._features[chosen], _targets=self._targets[chosen], size=count
+        )
+        return other
+
+    @property
+    def sample_classes(self) -> NDArray[np.intp] | None:
+        """The class of each sample; None unless every sample has one class label."""
+        if self._num_classes is None or self._targets.ndim != 1:
+            return None
+        return np.asarray(self._targets.cpu(), np.intp)
+
     def unpack(self, x: ArrayLike) -> dict[str, Array]:
         """Return the parameters of the module by name, in their own shapes.
 

@@ -114,15 +114,28 @@ class RunDirectory:
             self._check()
             remove_drafts(self.path)
             if not self.metadata.exists():
-                versions = {
-                    "pcfed": version("pcfed"),
-                    "Python": platform.python_version(),
-                    "NumPy": version("numpy"),
-                    "SciPy": version("scipy"),
-                }
-                metadata = RunMetadata(self._digest, self._config.resolved(), versions)
-                metadata.save(self.metadata)
+                self.save_config(self._config)
             yield
+
+    def save_config(self, config: Config) -> None:
+        """Write config.json; the digest stays that of the file, also if "auto" was replaced."""
+        versions = {
+            "pcfed": version("pcfed"),
+            "Python": platform.python_version(),
+            "NumPy": version("numpy"),
+            "SciPy": version("scipy"),
+        }
+        RunMetadata(self._digest, config.resolved(), versions).save(self.metadata)
+
+    def found_coupling(self) -> float | None:
+        """Return the number that was found for the coupling "auto"; None if there is none yet."""
+        asked, saved = self._config.resolved(), RunMetadata.load(self.metadata).config
+        names = [("defaults",), *(("agents", name) for name in asked["agents"])]
+        for place in names:
+            mine, theirs = ((_table_at(tables, place)).get("coupling") for tables in (asked, saved))
+            if mine == "auto" and isinstance(theirs, float):
+                return theirs
+        return None
 
     def log(self, text: str) -> None:
         """Add a line to the log."""
@@ -133,6 +146,13 @@ class RunDirectory:
                 stream.write(f"{now} {text}\n")
         except OSError as error:
             raise FileError(file, error) from None
+
+
+def _table_at(tables: Mapping[str, Any], place: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return a table in tables; an empty one if there is none."""
+    for name in place:
+        tables = tables.get(name, {})
+    return tables
 
 
 def _previous(checkpoint: Path) -> Path:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pcfed.algorithms import Algorithm, RunInfo
 from pcfed.arrays import Float64Array
 from pcfed.config.fields import check_agent_name
+from pcfed.config.personalization import DEFAULT_COUPLING
 from pcfed.config.train_file import AgentSettings, Config
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, error_context, join_names, one_line, short_repr
@@ -338,7 +339,8 @@ def _build_agent(
     return Agent(
         loss,
         constraint,
-        settings.coupling,
+        # The number for "auto" is found later, see `pcfed.training.trainer`.
+        DEFAULT_COUPLING if settings.coupling == "auto" else settings.coupling,
         settings.personalization,
         test=test,
         name=settings.name,

@@ -15,6 +15,7 @@ import numpy as np
 from pcfed.algorithms import Algorithm
 from pcfed.config.train_file import Config, load_config
 from pcfed.guarantees import Gap
+from pcfed.problem import Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
@@ -30,6 +31,7 @@ from pcfed.training.step_search import (
     with_trial_step,
 )
 from pcfed.training.trained_models import TrainedModels
+from pcfed.training.tuned_config import find_coupling
 
 Callback = Callable[[Evaluation], object]
 """A function of an evaluated round."""
@@ -94,17 +96,55 @@ class Trainer:
             user_code_errors(self.config),
             _warnings_sent_to(log_and_notify),
         ):
-            result = self._train(workers, callbacks, log_and_notify)
-            if result.status not in ("finished", "stopped"):
-                return result
-            result.save(self.directory.result)
-            # A summary of fewer rounds must not stay beside these models.
-            self.directory.outcome.unlink(missing_ok=True)
-            try:
-                return self._finish(result, workers, local_callbacks)
-            except ProjectionError as error:
-                log_and_notify(f"no models are saved: {error}")
-                return result
+            trainer = self._with_coupling(log_and_notify)
+            return trainer._train_and_save(workers, callbacks, local_callbacks, log_and_notify)
+
+    def _with_coupling(self, notify: Notify) -> Trainer:
+        """Return the training with a number for the coupling "auto", if that is used.
+
+        It is recorded in config.json, so that a training that is resumed does not search again.
+        """
+        names = self.setup.problem.names
+        is_auto = [self.config.agent(name).coupling == "auto" for name in names]
+        if not any(is_auto):
+            return self
+        coupling = self.directory.found_coupling()
+        if coupling is None:
+            notify("searching a coupling by cross-validation ...")
+            found = find_coupling(self.config, self.setup, is_auto)
+            coupling = found.chosen.candidate.coupling
+            notify(
+                f'coupling = "auto" is {coupling:g}: {found.score_name} {found.chosen.score:.3f} '
+                f"in cross-validation, {found.ranking[0].score:.3f} at best."
+            )
+            self.directory.save_config(self.config.with_coupling(coupling))
+        config = self.config.with_coupling(coupling)
+        agents = (
+            replace(agent, coupling=coupling) if auto else agent
+            for agent, auto in zip(self.setup.problem.agents, is_auto, strict=True)
+        )
+        problem = Problem(agents, self.setup.problem.center)
+        return replace(self, config=config, setup=replace(self.setup, problem=problem))
+
+    def _train_and_save(
+        self,
+        workers: int,
+        callbacks: Sequence[Callback],
+        local_callbacks: Sequence[Callback],
+        notify: Notify,
+    ) -> Result:
+        """Run the training, and save its models and its summary."""
+        result = self._train(workers, callbacks, notify)
+        if result.status not in ("finished", "stopped"):
+            return result
+        result.save(self.directory.result)
+        # A summary of fewer rounds must not stay beside these models.
+        self.directory.outcome.unlink(missing_ok=True)
+        try:
+            return self._finish(result, workers, local_callbacks)
+        except ProjectionError as error:
+            notify(f"no models are saved: {error}")
+            return result
 
     def _train(self, workers: int, callbacks: Sequence[Callback], notify: Notify) -> Result:
         """Run all rounds, or until the run is interrupted."""
