@@ -56,6 +56,7 @@ task = "train"
 
 SERVER_FILE = """training = "example"
 roster = [{roster}]
+center = "free"  # or "average": what the models are coupled to
 
 [model]
 kind = "softmax"
@@ -79,6 +80,7 @@ file = "{name}.csv"
 target = "kind"
 constraint = {{l1 = {radius}}}
 coupling = 0.1
+personalization = 0.5  # of the loss at the own model: 0 none, as in the paper, 1 all
 batch = 1.0
 certificate = true
 report = ["loss"]
