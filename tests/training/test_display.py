@@ -76,7 +76,7 @@ def test_the_table_at_the_end():
     assert "[red]" in text
     assert "l1(5)" in text  # of the agent without a usage
     assert "alone" not in text.splitlines()[1]  # no agent has such a score
-    assert "own, average, alone: accuracy on held-out rows" in text
+    assert "own, shared, alone: accuracy on held-out rows" in text
     assert "gain: decrease of the objective per unit that a limit is relaxed" in text
     assert certificate(outcome).endswith("at most 0.005 (1 %) above the optimum.")
     open_ended = outcome_of(row(), gap=None, relative_gap=None, reason="no bound")

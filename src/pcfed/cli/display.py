@@ -96,7 +96,7 @@ def agent_table(outcome: Outcome) -> Table:
     columns = {
         "gain": [_format(each.usage.multiplier if each.usage else None) for each in outcome.agents],
         "own": [_format(agent.score) for agent in outcome.agents],
-        "average": [_format(agent.average_score) for agent in outcome.agents],
+        "shared": [_format(agent.average_score) for agent in outcome.agents],
         "alone": [_format(agent.local_score) for agent in outcome.agents],
     }
     columns = {header: cells for header, cells in columns.items() if any(cells)}
@@ -151,7 +151,7 @@ def _caption(outcome: Outcome) -> str | None:
     if any(agent.usage and agent.usage.multiplier for agent in outcome.agents):
         parts.append("gain: decrease of the objective per unit that a limit is relaxed")
     if any(agent.score is not None for agent in outcome.agents):
-        parts.append(f"own, average, alone: {outcome.score_name} on held-out rows")
+        parts.append(f"own, shared, alone: {outcome.score_name} on held-out rows")
     return "\n".join(parts) or None
 
 

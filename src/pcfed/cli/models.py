@@ -48,7 +48,7 @@ def predict(
         ),
     ] = None,
 ) -> None:
-    """Predict the rows of a file with an agent's own model, or with the average model.
+    """Predict the rows of a file with an agent's own model, or with the shared model.
 
     The file must have the columns of the training, in any order; other columns are ignored.
     """

@@ -71,7 +71,7 @@ def _loss_chart(c: Comparison) -> Chart:
     seeds = max(len(runs) for runs in c.results.values())
     if seeds > 1:
         caption += f" Lines are means over {seeds} seeds; bands show the smallest and the largest."
-    return Chart("Loss at the average model", caption, [by_round, second])
+    return Chart("Loss at the shared model", caption, [by_round, second])
 
 
 def _infeasibility_chart(c: Comparison) -> Chart:

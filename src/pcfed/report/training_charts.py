@@ -40,10 +40,10 @@ def overall_chart(run: SavedRun) -> Chart:
     panels = [
         line_panel("Objective", {name: _line(history, OBJECTIVE)}, styles, "round", "objective"),
         line_panel(
-            "Loss at the average model", {name: _line(history, LOSS)}, styles, "round", "loss"
+            "Loss at the shared model", {name: _line(history, LOSS)}, styles, "round", "loss"
         ),
     ]
-    caption = "The objective is the loss at the average model plus the coupling term."
+    caption = "The objective has losses at the shared and at own models, and the coupling term."
     return Chart("All agents", caption, panels)
 
 
@@ -84,7 +84,7 @@ def compared_runs_chart(runs: Mapping[str, SavedRun]) -> list[Chart]:
 
     panels = [
         panel("Objective", "objective", OBJECTIVE),
-        panel("Loss at the average model", "loss", LOSS),
+        panel("Loss at the shared model", "loss", LOSS),
         panel(
             "Largest distance from a set",
             "distance",

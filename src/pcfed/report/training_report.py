@@ -44,8 +44,10 @@ MAX_COEFFICIENTS = 16
 """Largest number of rows in the table of coefficients."""
 
 GLOSSARY: Mapping[str, str] = {
-    "objective": "the mean over agents of their loss at the average model, plus the coupling: half "
-    "of σ times the squared distance of the agent's own model from the average.",
+    "objective": "the mean over agents of their loss, of which the personalization is taken at "
+    "the own model and the rest at the shared model, plus the coupling: half of σ times the "
+    "squared distance of the two models.",
+    "shared model": "the average of all agents' models, or the free center (training.center).",
     "relative gap": "an upper bound on how far the objective is above the optimum, as a fraction "
     "of the objective. It is proved, not estimated.",
     "limit": "how much of its limit the delivered model uses, in the terms of its set. What one "
@@ -55,9 +57,9 @@ GLOSSARY: Mapping[str, str] = {
     "contains 0, there is no clear difference.",
     "infeasibility": "the Euclidean distance of the trained model from its set, before it was made "
     "feasible. The delivered model is in the set.",
-    "distance from average": "the Euclidean distance of the agent's own model from the average "
+    "distance from shared": "the Euclidean distance of the agent's own model from the shared "
     "model.",
-    "own, average, alone": "scores on the agent's held-out rows: of its own model, of the average "
+    "own, shared, alone": "scores on the agent's held-out rows: of its own model, of the shared "
     "model, and of a model that the agent trained without the others.",
     "megabytes sent": "millions of bytes in all rounds, up and down, all agents together.",
 }
@@ -145,7 +147,7 @@ def run_metrics(run: SavedRun) -> dict[str, str]:
         last = run.history[-1]
         metrics.setdefault("status", "not finished")
         metrics.setdefault("rounds", str(last.round))
-        metrics["loss at the average model"] = _format(last.loss, 6)
+        metrics["loss at the shared model"] = _format(last.loss, 6)
         metrics["largest distance from a set"] = _format(float(last.infeasibility.max()))
         metrics["megabytes sent"] = _format((last.bytes_up + last.bytes_down) / MEGABYTE)
         metrics["seconds"] = _format(last.seconds)
@@ -257,9 +259,9 @@ def _outcome_rows(outcome: Outcome) -> list[dict[str, str]]:
             "set": agent.constraint,
             "limit": "" if agent.usage is None else agent.usage.text,
             "infeasibility": _format(agent.infeasibility),
-            "distance from average": _format(agent.distance),
+            "distance from shared": _format(agent.distance),
             f"{outcome.score_name}: own": _format(agent.score),
-            "average": _format(agent.average_score),
+            "shared": _format(agent.average_score),
             "alone": _format(agent.local_score),
         }
         for agent in outcome.agents
@@ -274,7 +276,7 @@ def _history_rows(run: SavedRun) -> list[dict[str, str]]:
             "agent": name,
             "set": run.config.agent(name).constraint.spec,
             "infeasibility": _format(float(last.infeasibility[i])) if last else "",
-            "distance from average": _format(float(last.distance[i])) if last else "",
+            "distance from shared": _format(float(last.distance[i])) if last else "",
             "score": _format(float(last.test_accuracy[i])) if last else "",
         }
         for i, name in enumerate(run.names)

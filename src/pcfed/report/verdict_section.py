@@ -20,10 +20,10 @@ MAX_WARNINGS = 30
 MAX_NAME_LENGTH = 18
 """Longer names of agents are cut in the charts."""
 
-OWN, ALONE, AVERAGE = "own model", "training alone", "average model"
-OFFSETS = {OWN: -0.22, ALONE: 0.0, AVERAGE: 0.22}
+OWN, ALONE, SHARED = "own model", "training alone", "shared model"
+OFFSETS = {OWN: -0.22, ALONE: 0.0, SHARED: 0.22}
 """Where the dots of an agent are, so that their intervals do not overlap."""
-SYMBOLS = {OWN: "circle", ALONE: "diamond", AVERAGE: "square-open"}
+SYMBOLS = {OWN: "circle", ALONE: "diamond", SHARED: "square-open"}
 
 VERDICT_WORDS = {
     "better": "better",
@@ -90,7 +90,7 @@ def _drawn_agents(outcome: Outcome) -> list[AgentOutcome]:
 
 def _drawn_series(outcome: Outcome) -> list[str]:
     """Return the models whose scores are known."""
-    fields = {OWN: "score", ALONE: "local_score", AVERAGE: "average_score"}
+    fields = {OWN: "score", ALONE: "local_score", SHARED: "average_score"}
     return [
         name
         for name, field in fields.items()
@@ -124,7 +124,7 @@ def _score_panel(score_name: str, agents: Sequence[AgentOutcome], series: Sequen
 
 def _dots(name: str, score_name: str, agents: Sequence[AgentOutcome], style: Style) -> Trace:
     """Return the scores of one kind of model, one dot per agent."""
-    field = {OWN: "score", ALONE: "local_score", AVERAGE: "average_score"}[name]
+    field = {OWN: "score", ALONE: "local_score", SHARED: "average_score"}[name]
     # A difference is positive where the own model is better; losses are better if lower.
     sign = 1.0 if score_name == "loss" else -1.0
     x, y, below, above, texts = [], [], [], [], []
@@ -132,7 +132,7 @@ def _dots(name: str, score_name: str, agents: Sequence[AgentOutcome], style: Sty
         score = getattr(agent, field)
         if score is None:
             continue
-        comparison = {ALONE: agent.against_alone, AVERAGE: agent.against_average}.get(name)
+        comparison = {ALONE: agent.against_alone, SHARED: agent.against_average}.get(name)
         ends = [score, score]
         if comparison is not None and agent.score is not None:
             known = [end for end in (comparison.low, comparison.high) if end is not None]
@@ -233,7 +233,7 @@ def _verdict_table(outcome: Outcome) -> Table:
         text = agent.constraint if usage is None else usage.text
         note = "" if usage is None or usage.gain is None else usage.gain
         rows.append([Cell(agent.agent, heading="row"), *cells, Cell(text, note=note)])
-    headings = ("agent", "own model and training alone", "own model and average", "limit")
+    headings = ("agent", "own model and training alone", "own model and shared model", "limit")
     used = [0, *(k for k in (1, 2) if any(row[k].text for row in rows)), 3]
     return Table(
         "Verdicts",

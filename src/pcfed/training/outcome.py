@@ -67,12 +67,12 @@ class AgentOutcome:
     infeasibility : float
         The distance of the trained model from the set, before it was projected.
     distance : float
-        The distance $\|x_i - \bar x\|$ of the model from the average model, in the coordinates of
+        The distance $\|x_i - \bar x\|$ of the model from the shared model, in the coordinates of
         the training.
     held_out : int
         The number of held-out rows.
     score, average_score, local_score : float or None
-        On the agent's held-out rows: of its own model, of the average model, and of a model that
+        On the agent's held-out rows: of its own model, of the shared model, and of a model that
         the agent trained alone. None where there are no such rows or no such model.
     against_alone, against_average : Comparison or None
         The own model against these two, with an interval of the difference.
@@ -92,7 +92,7 @@ class AgentOutcome:
 
     @property
     def verdict(self) -> str:
-        """The verdict in one sentence: on training alone, or on the average model without that."""
+        """The verdict in one sentence: on training alone, or on the shared model without that."""
         comparison = self.against_alone or self.against_average
         return "" if comparison is None else comparison.sentence
 
@@ -170,7 +170,7 @@ class Outcome(SavedJson):
         return f"Outcome({self.status} after {self.rounds} rounds, {counts})"
 
     def _repr_html_(self) -> str:
-        columns = ("agent", "limit", "gain", "own", "average", "alone", "own model")
+        columns = ("agent", "limit", "gain", "own", "shared", "alone", "own model")
         rows = [
             (
                 each.agent,
@@ -285,7 +285,7 @@ def _evaluate_agents(
         constraint, model = setup.constraints[i], trained.models[i]
         alone = None if local is None else agent.feasible_set.project(local.models[i])
         excluded = constraint.distance(trained.average[:k]) > 1e-6 * np.linalg.norm(model[:k])
-        reason = "its limit excludes the average model" if excluded else ""
+        reason = "its limit excludes the shared model" if excluded else ""
         usage = constraint.usage(model[:k], directions[i])
         yield AgentOutcome(
             agent=problem.names[i],
@@ -301,7 +301,7 @@ def _evaluate_agents(
                 agent, own[i], alone, "training alone", score_name, advice(agent)
             ),
             against_average=_compare(
-                agent, own[i], average, "the average model", score_name, reason
+                agent, own[i], average, "the shared model", score_name, reason
             ),
         )
 

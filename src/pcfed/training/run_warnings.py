@@ -135,7 +135,7 @@ def _limits_without_effect(end: RunEnd) -> Iterator[RunWarning]:
     yield RunWarning(
         "limits without effect",
         (),
-        f"The limits have no effect: {seen}, so every agent's own model is the average model; "
+        f"The limits have no effect: {seen}, so every agent's own model is the shared model; "
         "tighten a constraint, or set personalization above 0.",
     )
 

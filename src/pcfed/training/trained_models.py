@@ -26,7 +26,7 @@ from pcfed.training.setup import TrainingSetup
 from pcfed.validation import floating
 
 AVERAGE = "average"
-"""The name of the average model, beside the names of the agents."""
+"""The name of the shared model, beside the names of the agents."""
 
 ROUNDING = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-14}
 """Coefficients up to this share of the largest are rounding errors, by the dtype of the steps."""
@@ -97,7 +97,9 @@ class TrainedModels(SavedArchive):
         """
         pairs = zip(setup.problem.agents, result.models, strict=True)
         models = np.stack([delivered_model(agent, x) for agent, x in pairs])
+        center = result.center
         if setup.scaling is not None:
+            center = setup.scaling.to_original_units(center[None])[0]
             models = setup.scaling.to_original_units(models)
             # Going back to the units of the data rounds, which may leave the set again.
             for x, constraint in zip(models, setup.constraints, strict=True):
@@ -111,7 +113,7 @@ class TrainedModels(SavedArchive):
             labels=setup.labels,
             layout=_layout_of(setup.problem.agents[0].loss),
             models=models,
-            average=models.mean(axis=0),
+            average=models.mean(axis=0) if setup.problem.center == "average" else center,
             module=module,
         )
 
