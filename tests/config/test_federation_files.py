@@ -57,7 +57,9 @@ def test_the_bound_on_intercepts(tmp_path):
     numbers = SERVER.replace('"softmax"', '"least-squares"').replace('labels = ["x", "y", "z"]', "")
     assert server(tmp_path, numbers).model.resolved_intercept_bound is None
     wrong = without.replace("intercept = false", "intercept = false\nintercept_bound = 5")
-    with pytest.raises(ValueError, match="intercept_bound must be left out if model.intercept is"):
+    with pytest.raises(
+        ValueError, match=r"intercept_bound must be left out if model\.intercept is"
+    ):
         server(tmp_path, wrong)
     with pytest.raises(ValueError, match=r"model.intercept_bound is missing; rounds.gap = 0.1 nee"):
         server(tmp_path, numbers + "gap = 0.1\n")

@@ -164,8 +164,9 @@ def test_digests_stay_the_same_from_version_to_version(tmp_path):
         shared: "080924a8ed106363ab8de3bb1cca34b7557459d70ac4569b206a51c1228e3503",
         own: "a61ae9cd31aeed8d677fd97ea451392704f20f738e74337c42f6becbc88ac8c5",
         # Earlier versions, which had another default, had this algorithm, too.
-        f'{own}[algorithm]\nname = "FedAvg"\n': "9850f5765d4bcec8e9c313eba9930d63f705fbd812b17b454cf"
-        "866d20cdf9896",
+        f'{own}[algorithm]\nname = "FedAvg"\n': (
+            "9850f5765d4bcec8e9c313eba9930d63f705fbd812b17b454cf866d20cdf9896"
+        ),
     }
     assert {text: digest(tmp_path, config=text) for text in expected} == expected
 

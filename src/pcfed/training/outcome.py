@@ -315,9 +315,7 @@ def advice(agent: Agent) -> str:
     return f"try {', '.join(options)}"
 
 
-def _coefficient_gradients(
-    setup: TrainingSetup, result: Result, own: Float64Array
-) -> Float64Array:
+def _coefficient_gradients(setup: TrainingSetup, result: Result, own: Float64Array) -> Float64Array:
     r"""Return the gradients of the objective in the agents' models, in the units of the data.
 
     The training uses $\hat w_j = s_j w_j$, so $\partial f / \partial w_j = s_j \, \partial f /

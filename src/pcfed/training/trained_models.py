@@ -294,7 +294,7 @@ def project_with_zeros(convex: ConvexSet, x: Array, *, rounding: float = 0.0) ->
     These are entries that were zero before, and all up to ``rounding`` times the largest.
     """
     x = np.asarray(x, np.float64)
-    projected = convex.project(x) + 0.0  # so that −0 is 0
+    projected = np.asarray(convex.project(x), np.float64) + 0.0  # so that −0 is 0
     size = np.abs(projected)
     zero = size <= np.where(x == 0, ROUNDING[np.dtype(np.float32)], rounding) * size.max()
     candidate = projected.copy()
@@ -302,7 +302,7 @@ def project_with_zeros(convex: ConvexSet, x: Array, *, rounding: float = 0.0) ->
         candidate[zero] = 0.0
         if convex.contains(candidate):
             return candidate
-        candidate = convex.project(candidate)
+        candidate = np.asarray(convex.project(candidate), np.float64)
     return projected
 
 
