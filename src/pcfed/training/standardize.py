@@ -5,9 +5,10 @@ rows of all agents, $\hat x = (x - \mu) / s$ the feature that the training uses;
 $\nu$ the mean of all targets, $\hat y = y - \nu$.
 
 The model $\hat w, \hat b$ of $\hat x, \hat y$ is the model $w_j = \hat w_j / s_j$,
-$b = \hat b + \nu - \sum_j w_j \mu_j$ of $x, y$. The l2 term and the coupling apply to $\hat w, \hat b$. Constraints
-always apply to $w$: $w \in X$ is equivalent to $\hat w \in \{(s_1 v_1, .., s_n v_n) : v \in X\}$, a
-set that `pcfed.sets.scale_entries` computes exactly.
+$b = \hat b + \nu - \sum_j w_j \mu_j$ of $x, y$. The l2 term and the coupling apply to
+$\hat w, \hat b$. Constraints always apply to $w$: $w \in X$ is equivalent to
+$\hat w \in \{(s_1 v_1, .., s_n v_n) : v \in X\}$, a set that `pcfed.sets.scale_entries` computes
+exactly.
 
 Models with an intercept are always trained on centred data, because features with a large mean,
 such as a year, make the problem badly conditioned. Without ``data.standardize``, $s = 1$, and
