@@ -107,7 +107,7 @@ def test_swissmetro_is_a_table(compressed, monkeypatch, tmp_path):
     assert table.names == ("ID", "ORIGIN", "CHOICE")
     assert table.numbers("ORIGIN").tolist() == [2.0, 22.0]
     assert status("swissmetro", data_dir=tmp_path).ready
-    with pytest.raises(DataError, match="could not fetch swissmetro.csv.gz"):
+    with pytest.raises(DataError, match=r"could not fetch swissmetro\.csv\.gz"):
         swissmetro()
 
 
