@@ -323,8 +323,10 @@ def test_the_cache_of_the_operating_system_is_the_default(tmp_path):
 
 
 def test_unknown_names_are_refused():
+    images = "digits, mnist, cifar10"
     for function in (load, fetch, status, path):
-        with pytest.raises(ValueError, match="must be one of digits, mnist, cifar10, got 'svhn'"):
+        names = images if function is load else f"{images}, swissmetro"
+        with pytest.raises(ValueError, match=f"must be one of {names}, got 'svhn'"):
             function("svhn")
 
 
