@@ -96,7 +96,7 @@ def test_agents_without_folds_and_divergence():
     assert not last.is_equally_good
     with pytest.raises(ValueError, match="must train to finite models, got none"):
         rank({FREE: bad}, folds)
-    with pytest.raises(ValueError, match="must have 2 rows for training, .* got none; add data"):
+    with pytest.raises(ValueError, match=r"must have 2 rows for training, .* got none; add data"):
         rank({FREE: good}, [np.arange(0)] * 2)
 
 

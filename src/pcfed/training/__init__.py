@@ -16,12 +16,16 @@ from pcfed.training.outcome import AgentOutcome, Outcome
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.trained_models import TrainedModels
 from pcfed.training.trainer import Trainer, prepare
+from pcfed.training.tuning import Candidate, CandidateScore, CrossValidation, Tuning, grid, tune
 
 __all__ = [
     "AgentOutcome",
     "AgentSettings",
+    "Candidate",
+    "CandidateScore",
     "Config",
     "ConfigError",
+    "CrossValidation",
     "Data",
     "Model",
     "Outcome",
@@ -31,9 +35,12 @@ __all__ = [
     "Trainer",
     "Training",
     "TrainingSetup",
+    "Tuning",
     "build_setup",
+    "grid",
     "load_config",
     "prepare",
     "read_config",
     "read_table",
+    "tune",
 ]
