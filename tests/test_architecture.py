@@ -35,7 +35,7 @@ GRAPH = {
     "simulation": {BASE, "storage", "sets", "losses", "problem", "algorithms"},
     "guarantees": {BASE, "sets", "losses", "problem", "simulation"},
     "data": {BASE, "storage"},
-    "config": {BASE, "sets", "losses", "algorithms", "data"},
+    "config": {BASE, "sets", "losses", "problem", "algorithms", "data"},
     "training": {
         *(BASE, "storage", "sets", "losses", "problem"),
         *("algorithms", "simulation", "guarantees", "data", "config"),

@@ -167,7 +167,7 @@ CONFIGS = {
     ),
     "coupling": (
         shared("{l1 = 5}", "{l1 = 5}\ncoupling = -1"),
-        "north.coupling must be a number ≥ 0, got -1",
+        'north.coupling must be a number ≥ 0 or "auto", got -1',
     ),
     "agents list": (
         {"config": 'model.kind = "softmax"\nagents = [1]'},

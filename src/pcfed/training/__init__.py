@@ -18,13 +18,17 @@ from pcfed.training.run_warnings import RunWarning
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.trained_models import TrainedModels
 from pcfed.training.trainer import Trainer, prepare
+from pcfed.training.tuning import Candidate, CandidateScore, CrossValidation, Tuning, grid, tune
 
 __all__ = [
     "AgentOutcome",
     "AgentSettings",
+    "Candidate",
+    "CandidateScore",
     "Comparison",
     "Config",
     "ConfigError",
+    "CrossValidation",
     "Data",
     "LimitUsage",
     "Model",
@@ -36,9 +40,12 @@ __all__ = [
     "Trainer",
     "Training",
     "TrainingSetup",
+    "Tuning",
     "build_setup",
+    "grid",
     "load_config",
     "prepare",
     "read_config",
     "read_table",
+    "tune",
 ]

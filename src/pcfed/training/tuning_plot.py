@@ -17,11 +17,13 @@ STYLES = {"average": ("--", "s"), "free": ("-", "o")}
 
 
 def plot_tuning(tuning: Tuning) -> Figure:
-    """Plot the score of every candidate against its coupling, with standard errors.
+    """Plot the score of every candidate against its coupling.
+
+    Bars are standard errors of the differences from the best, by which candidates are compared.
 
     There is one line per personalization and centre; a ring marks the chosen candidate.
     """
-    figure: Figure = import_optional("matplotlib.figure").Figure((7.0, 4.2), layout="constrained")
+    figure: Figure = import_optional("matplotlib.figure").Figure((7.0, 5.0), layout="constrained")
     axes = figure.subplots()
     lines: dict[tuple[float, str], list[CandidateScore]] = {}
     for each in sorted(tuning.ranking, key=lambda each: each.candidate):
@@ -34,7 +36,7 @@ def plot_tuning(tuning: Tuning) -> Figure:
         axes.errorbar(
             [each.candidate.coupling for each in points],
             [each.score for each in points],
-            [each.error for each in points],
+            [each.difference_error for each in points],
             label=f"personalization {theta:g}, center {center}",
             color=f"C{thetas.index(theta)}",
             linestyle=line,
@@ -50,7 +52,8 @@ def plot_tuning(tuning: Tuning) -> Figure:
     if positive:  # a coupling of 0 has its place left of the smallest other one
         axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
     axes.set(xlabel="coupling", ylabel=f"{tuning.score_name} in cross-validation")
-    axes.legend(fontsize="small")
+    axes.set_title("bars: standard error of the difference from the best", fontsize="small")
+    figure.legend(fontsize="small", loc="outside lower center", ncols=2)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
