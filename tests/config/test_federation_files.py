@@ -44,8 +44,25 @@ def test_defaults_of_the_server(tmp_path):
     config = ServerConfig.from_file(found)
     assert (config.training, config.roster, found.num_agents) == ("heating", ("north", "south"), 2)
     assert (config.rounds, config.gap, config.local_steps, config.attempts) == (100, None, 10, 10)
-    assert (config.n, found.rounds.deadline) == (6, 60.0)
+    assert (config.n, found.rounds.deadline) == (9, 60.0)  # with intercepts
     assert config.algorithm == PCFedAvg(0.1, 1.0)
+
+
+def test_the_bound_on_intercepts(tmp_path):
+    assert server(tmp_path, SERVER).model.resolved_intercept_bound == 30.0
+    without = SERVER.replace('"softmax"', '"softmax"\nintercept = false')
+    assert server(tmp_path, without).model.resolved_intercept_bound is None
+    given = SERVER.replace('"softmax"', '"softmax"\nintercept_bound = 5')
+    assert server(tmp_path, given).model.resolved_intercept_bound == 5.0
+    numbers = SERVER.replace('"softmax"', '"least-squares"').replace('labels = ["x", "y", "z"]', "")
+    assert server(tmp_path, numbers).model.resolved_intercept_bound is None
+    wrong = without.replace("intercept = false", "intercept = false\nintercept_bound = 5")
+    with pytest.raises(ValueError, match="intercept_bound must be left out if model.intercept is"):
+        server(tmp_path, wrong)
+    with pytest.raises(ValueError, match=r"model.intercept_bound is missing; rounds.gap = 0.1 nee"):
+        server(tmp_path, numbers + "gap = 0.1\n")
+    bounded = numbers.replace('"least-squares"', '"least-squares"\nintercept_bound = 1e3')
+    assert server(tmp_path, bounded + "gap = 0.1\n").model.resolved_intercept_bound == 1000.0
 
 
 def test_all_keys_of_the_server(tmp_path):

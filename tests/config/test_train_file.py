@@ -21,6 +21,7 @@ from tests.training.folders import (
     SHARED,
     SHARED_CONFIG,
     folder_with,
+    paper_problem,
     without_intercept,
 )
 
@@ -36,21 +37,6 @@ def test_the_documented_form(tmp_path):
     assert str(config.agent("north").constraint) == "L1Ball(radius=5.0)"
     assert str(config.agent("anybody").constraint) == "WholeSpace()"
     assert config.agent("anybody").target == "load"
-
-
-def test_digests_with_an_intercept_are_new(tmp_path):
-    """Version 0.1 did not centre the data, so that its checkpoints are of other coordinates."""
-    config = load_config(folder_with(tmp_path, config=OWN_CONFIG))
-    old = config.resolved()
-    old["training"] = {k: v for k, v in old["training"].items() if k not in NOT_IN_DIGEST}
-    for table in old["agents"].values():
-        table["file"] = FILES[table["file"]]
-    sha256 = hashlib.sha256(json.dumps(old).encode()).hexdigest()
-    assert config.digest(FILES) != sha256
-    text = without_intercept(OWN_CONFIG)
-    old["model"]["intercept"] = False
-    sha256 = hashlib.sha256(json.dumps(old).encode()).hexdigest()
-    assert digest(tmp_path, config=text) == sha256
 
 
 def test_the_bound_on_intercepts(tmp_path):
@@ -92,10 +78,16 @@ def test_defaults(tmp_path):
             "save_every": 10,
             "max_refusals": 100,
             "local_only": True,
+            "center": "free",
         },
-        "defaults": {"constraint": "WholeSpace()", "coupling": 0.1},
+        "defaults": {"constraint": "WholeSpace()", "coupling": 0.1, "personalization": 0.5},
         "agents": {
-            "north": {"target": "load", "constraint": "L1Ball(radius=5.0)", "coupling": 0.1}
+            "north": {
+                "target": "load",
+                "constraint": "L1Ball(radius=5.0)",
+                "coupling": 0.1,
+                "personalization": 0.5,
+            }
         },
     }
 
@@ -162,10 +154,13 @@ def digest(folder, **files):
 
 
 def test_digests_stay_the_same_from_version_to_version(tmp_path):
-    """Runs that an older version began, without an intercept, can be resumed."""
-    shared, own = without_intercept(SHARED_CONFIG), without_intercept(OWN_CONFIG)
+    """Runs of the paper's problem without an intercept can be resumed from version 0.1 on."""
+    shared = paper_problem(without_intercept(SHARED_CONFIG) + "[training]\n")
+    own = paper_problem(without_intercept(OWN_CONFIG))
+    full = FULL_CONFIG.replace("[training]", '[training]\ncenter = "average"')
+    full = full.replace("[defaults]", "[defaults]\npersonalization = 0")
     expected = {
-        FULL_CONFIG: "0660db1e77d7c35785df565eea0bcca2e58142671399e9b02dc52210d0e7df7f",
+        full: "0660db1e77d7c35785df565eea0bcca2e58142671399e9b02dc52210d0e7df7f",
         shared: "080924a8ed106363ab8de3bb1cca34b7557459d70ac4569b206a51c1228e3503",
         own: "a61ae9cd31aeed8d677fd97ea451392704f20f738e74337c42f6becbc88ac8c5",
         # Earlier versions, which had another default, had this algorithm, too.
@@ -173,6 +168,13 @@ def test_digests_stay_the_same_from_version_to_version(tmp_path):
         "866d20cdf9896",
     }
     assert {text: digest(tmp_path, config=text) for text in expected} == expected
+
+
+def test_old_runs_with_an_intercept_cannot_be_resumed(tmp_path):
+    """Version 0.1 did not centre the data: its checkpoints are of other coordinates."""
+    text = paper_problem(OWN_CONFIG)
+    old = "d355d9d562e261684b34bb526b0e3cd372a0781d757b66f99f11d27fbb6afc34"
+    assert digest(tmp_path, config=text) != old
 
 
 NUMBERS = [match.span(1) for match in re.finditer(r" = ([\d.e]+)", FULL_CONFIG)]

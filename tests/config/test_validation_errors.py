@@ -47,7 +47,7 @@ def test_all_errors_of_a_file_at_once():
         "algorithm.relaxation must be a number in (0, 2), got 2; give one such as 1.8.",
         "algorithm has no key 'exakt'; valid keys are name, prox, relaxation.",
         "rounds.rounds must be an integer ≥ 1, got 1.5;",
-        "the file has no key 'x'; valid keys are training, roster, imports, model, ",
+        "the file has no key 'x'; valid keys are training, roster, imports, center, ",
     ]
     found = sentences(ServerFile, table)
     assert len(found) == len(starts)

@@ -41,7 +41,7 @@ def test_what_is_sent_is_what_is_summed_and_nothing_more(tmp_path):
     always = {"protocol", "name", "training", "round", "certificate"}
     expected = [
         ("feasible_model", {"model"}, always),
-        ("objective_terms", {"gradient"}, always | {"objective", "nonconvex"}),
+        ("objective_terms", {"gradient"}, always | {"objective", "nonconvex", "coupling"}),
         ("gap_term", set(), always | {"gap"}),
     ]
     assert sent == [each for each in expected for _ in NAMES]

@@ -96,6 +96,13 @@ def without_intercept(config: str) -> str:
     return config.replace("\n[data]", "intercept = false\n\n[data]")
 
 
+def paper_problem(config: str) -> str:
+    """Return a configuration of the paper's problem, which is not the default."""
+    assert config.count("[training]\n") == 1
+    table = '[defaults]\npersonalization = 0\n\n[training]\ncenter = "average"\n'
+    return config.replace("[training]\n", table)
+
+
 def folder_with(folder: Path, **files: str | bytes) -> Path:
     """Write the valid files, or others in their place, and return the path of the configuration.
 

@@ -25,14 +25,15 @@ def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
     assert result.history[-1].infeasibility.max() < 1e-12
     assert Outcome.load(job.directory.outcome).relative_gap < 1e-6
     given = TrainedModels.load(job.directory.models)
-    harbour, hillside, market, riverside, university = given.models
+    harbour, hillside, market, riverside, university = given.models[:, :6]
+    assert given.intercept
     assert np.abs(harbour).sum() == pytest.approx(1)
     assert np.abs(hillside).max() == pytest.approx(0.4)
     assert market.min() == 0
     assert riverside[0] == pytest.approx(riverside[2])  # age would weigh more
     assert np.abs(university).sum() > 2
     accuracy = result.history[-1].test_accuracy
-    assert accuracy[4] > 0.75
+    assert accuracy[4] > 0.7
     assert accuracy.min() > 0.55
 
 

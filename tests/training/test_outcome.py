@@ -13,11 +13,10 @@ import pytest
 from pcfed import Problem, Result, certify
 from pcfed.guarantees import optimum
 from pcfed.training import Outcome, RunWarning, prepare
-from tests.training.folders import OWN_CONFIG, folder_with, without_intercept
+from tests.training.folders import OWN_CONFIG, folder_with, paper_problem, without_intercept
 
-CONFIG = without_intercept(OWN_CONFIG).replace("batch = 1.0", "rounds = 40\nsave_every = 7").replace(
-    "l1 = 5", "l1 = 1"
-)
+CONFIG = paper_problem(without_intercept(OWN_CONFIG)).replace("l1 = 5", "l1 = 1")
+CONFIG = CONFIG.replace("batch = 1.0", "rounds = 40\nsave_every = 7")
 CONFIG = CONFIG.replace('target = "load"', 'target = "load"\nheld_out = 0.5')
 
 
@@ -275,7 +274,7 @@ def test_the_multiplier_is_in_the_units_of_the_data(tmp_path):
             'target = "load"', f'target = "load"\nstandardize = {str(standardize).lower()}'
         )
         # Without a coupling, standardizing changes nothing but the coordinates.
-        config += "\n[defaults]\ncoupling = 0\nconstraint = {l1 = 2}\n"
+        config = config.replace("[defaults]", "[defaults]\ncoupling = 0\nconstraint = {l1 = 2}")
         (tmp_path / name / "train.toml").write_text(config)
         trainer = prepare(tmp_path / name / "train.toml", tmp_path / name / "run")
         trainer.run()

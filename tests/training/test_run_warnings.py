@@ -12,6 +12,7 @@ from pcfed.simulation.result import Refusal
 from pcfed.training import Outcome, TrainedModels, prepare
 from pcfed.training.outcome import evaluate_training
 from pcfed.training.run_warnings import MAX_SENTENCES, RunWarning, _intercepts_at_bounds, _merged
+from tests.training.folders import paper_problem, without_intercept
 
 CONFIG = """
 [model]
@@ -78,7 +79,7 @@ def test_a_healthy_classification_has_none(tmp_path):
 
 def test_worse_than_the_mean(tmp_path):
     write_numbers(tmp_path, shift=50.0)
-    _, _, outcome = trained(tmp_path)
+    _, _, outcome = trained(tmp_path, without_intercept(CONFIG))
     negative = [w for w in outcome.warnings if w.kind == "negative R²"]
     assert [w.agents for w in negative] == [("north",), ("south",)]
     score = outcome.agents[0].score
@@ -103,7 +104,7 @@ def test_a_missing_label(tmp_path):
 )
 def test_limits_without_effect(tmp_path, limit, seen):
     write_numbers(tmp_path)
-    _, _, outcome = trained(tmp_path, CONFIG.replace("{l1 = 1.5}", limit))
+    _, _, outcome = trained(tmp_path, paper_problem(CONFIG).replace("{l1 = 1.5}", limit))
     assert "limits without effect" in kinds(outcome)
     assert seen in outcome.warnings[0].sentence
     assert "set personalization above 0" in outcome.warnings[0].sentence
@@ -201,7 +202,7 @@ def test_an_intercept_at_its_bound(intercept, expected):
 
 def test_losses_on_training_rows(tmp_path):
     write_numbers(tmp_path)
-    config = CONFIG.replace('target = "load"', 'target = "load"\nheld_out = 0')
+    config = paper_problem(CONFIG).replace('target = "load"', 'target = "load"\nheld_out = 0')
     config = config.replace("l1 = 1.5", "l1 = 2.8")
     loose = trained(tmp_path, config)[2]
     assert all(each.against_alone.verdict == "training rows" for each in loose.agents)
