@@ -248,6 +248,8 @@ def own_accuracy(personal: PersonalResults) -> Figure:
             width = found.high - found.mean if np.isfinite(found.high) else 0.0
             panel.errorbar(found.mean, height, xerr=width, fmt="o", ms=4, capsize=2, color=color)
         panel.set_title(cell.title, fontsize=8)
+        low, high = panel.get_xlim()
+        panel.set_xlim(max(low, 0.0), min(high, 1.02))  # few seeds have long intervals
     axes[0][0].set_yticks(heights, METHODS)
     for panel in axes[-1]:
         panel.set_xlabel("accuracy of the own model")
