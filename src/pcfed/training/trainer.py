@@ -337,7 +337,7 @@ def prepare(
     >>> result = prepare(folder / "train.toml", folder / "run").run()
     >>> result.models.round(2)
     array([[1.  ],
-           [2.52]])
+           [1.53]])
     >>> home.cleanup()
     """
     config = load_config(path)

@@ -237,7 +237,7 @@ def draw_folds(
     Examples
     --------
     >>> draw_folds(2, 5, np.array([0, 0, 1, 1, 2]), np.random.default_rng(0))
-    array([ 1,  0,  0,  1, -1])
+    array([ 0,  1,  0,  1, -1])
     """
     order, fold = rng.permutation(rows), np.full(rows, -1, np.intp)
     if classes is not None:
