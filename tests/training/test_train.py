@@ -15,7 +15,7 @@ from pcfed import Result, read_journal
 from pcfed.storage.locks import exclusive_lock
 from pcfed.training import prepare
 from tests.simulation.test_run import same
-from tests.training.folders import OWN_CONFIG, folder_with
+from tests.training.folders import OWN_CONFIG, folder_with, without_intercept
 
 CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 30\nbatch = 0.5\nsave_every = 4")
 
@@ -62,6 +62,7 @@ def test_the_command_trains_and_prints_a_summary(tmp_path):
 
 def test_features_that_are_all_zero_change_no_model(tmp_path):
     config = CONFIG.replace("constraint = {l1 = 5}", "constraint = {l1 = 5}\ncoupling = 0")
+    config = without_intercept(config)
     zeros = dict.fromkeys(("north", "south"), "area,rooms,load\n0,0,1\n0,0,2\n0,0,4\n")
     trainer = prepare(folder_with(tmp_path, config=config, **zeros), tmp_path / "run")
     result = trainer.run()
