@@ -309,5 +309,5 @@ def test_the_command_writes_figures_report_and_claims(measured, monkeypatch):
     done = CliRunner().invoke(app.app, arguments, env={"COLUMNS": "300"})
     assert done.exit_code == 0, done.output
     assert (out / "figures" / f"{PERSONAL_ACCURACY}.pdf").exists()
-    assert "at least as good as training alone" in done.output
+    assert "at least as good as training alone" in (out / "report.html").read_text()
     assert num_rounds(TINY) == 5 * (2 * 2 + 3)

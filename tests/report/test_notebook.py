@@ -48,7 +48,7 @@ def test_every_object_shows_a_table_of_its_agents(problem):
         assert repr(each) in page.words
         assert len(page.rows) > 4
     rows = ParsedPage(problem._repr_html_()).rows
-    assert f"{HOSTILE}3"[:60] + "5L1Ball(radius=0.25)0.5" in rows
+    assert f"{HOSTILE}3"[:60] + "5L1Ball(radius=0.25)0.50" in rows
     assert rows[-2] == "and 5 more"
     last = result.history[-1]
     shown = ParsedPage(result._repr_html_()).rows

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.training.folders import NORTH, OWN_CONFIG, SHARED, SHARED_CONFIG, setup_in
+from tests.training.folders import (
+    NORTH,
+    OWN_CONFIG,
+    SHARED,
+    SHARED_CONFIG,
+    setup_in,
+    without_intercept,
+)
 
 
 def shared(before: str, after: str) -> dict[str, str]:
@@ -251,7 +258,7 @@ DATA = {
     ),
     "zeros": (
         {
-            "config": f'{OWN_CONFIG}[algorithm]\nname = "FedAvg"\n',
+            "config": f'{without_intercept(OWN_CONFIG)}[algorithm]\nname = "FedAvg"\n',
             "north": "a,load\n0,1\n0,2\n",
             "south": "a,load\n0,1\n0,2\n",
         },

@@ -20,6 +20,7 @@ from pcfed.training import Outcome, TrainedModels, load_config, prepare, read_co
 from pcfed.training.step_search import MAX_HALVINGS, StepHalvings, local_algorithm
 from pcfed.training.trackers import open_trackers
 from tests.simulation.test_run import same
+from tests.training.folders import paper_problem
 
 NET = """
 from torch import nn
@@ -106,7 +107,7 @@ def test_it_learns_and_every_layer_keeps_to_its_set(tmp_path):
 def test_a_training_that_is_bad_for_all_agents_says_what_to_change(tmp_path):
     # The average of two networks with opposite targets is good for nobody.
     config = CONFIG.replace("cross-entropy", "mse").replace("rounds = 60", "rounds = 40")
-    config = config.replace('"l1(2)", "second.bias" = {linf = 0.1}', '"l1(5)"')
+    config = paper_problem(config.replace('"l1(2)", "second.bias" = {linf = 0.1}', '"l1(5)"'))
     path = folder_of(tmp_path, config, NET.replace("nn.Linear(8, 2)", "nn.Linear(8, 1)"))
     for i, (name, slopes) in enumerate({"north": (2, -1), "south": (-2, 1)}.items()):
         rng = np.random.default_rng(i)

@@ -38,8 +38,8 @@ def config(folder, intercept, standardize=True):
     path.write_text(
         f'model = {{kind = "least-squares", intercept = {str(intercept).lower()}}}\n'
         f'data = {{target = "y", held_out = 0, standardize = {str(standardize).lower()}}}\n'
-        "training = {rounds = 800, local_steps = 3, local_only = false, eval_every = 800}\n"
-        + "".join(tables)
+        "training = {rounds = 800, local_steps = 3, local_only = false, eval_every = 800, "
+        'center = "average"}\ndefaults = {personalization = 0}\n' + "".join(tables)
     )
     return path
 

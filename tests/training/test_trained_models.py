@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from pcfed.storage.archive import save_arrays
 from pcfed.training import TrainedModels, prepare
-from tests.training.folders import NORTH, OWN_CONFIG, SHARED_CONFIG, folder_with, without_intercept
+from tests.training.folders import (
+    NORTH,
+    OWN_CONFIG,
+    SHARED_CONFIG,
+    folder_with,
+    paper_problem,
+    without_intercept,
+)
 from tests.training.test_any_directory import JSON
 
 SHORT = "\n[training]\nrounds = 20\n"
@@ -60,7 +67,18 @@ def test_predictions_are_those_of_the_losses(name, tmp_path):
             assert np.array_equal(models.predict(agent, X), expected)
         else:
             np.testing.assert_allclose(models.predict(agent, X), expected, rtol=1e-12)
+    assert models.model("average").shape == models.models[0].shape
+
+
+def test_the_shared_model_is_the_average_or_the_free_center(tmp_path):
+    text = paper_problem(CONFIGS["least-squares"])
+    prepare(folder_with(tmp_path, config=text), tmp_path / "run").run()
+    models = TrainedModels.load(tmp_path / "run" / "models.npz")
     assert np.array_equal(models.model("average"), models.models.mean(axis=0))
+    free_folder = tmp_path / "free"
+    free_folder.mkdir()
+    free = trained(free_folder, "least-squares")[0]
+    assert not np.array_equal(free.model("average"), free.models.mean(axis=0))
 
 
 def test_models_are_in_their_sets(tmp_path):
