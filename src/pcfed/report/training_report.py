@@ -49,7 +49,7 @@ GLOSSARY: Mapping[str, str] = {
     "squared distance of the two models.",
     "shared model": "the average of all agents' models, or the free center (training.center).",
     "relative gap": "an upper bound on how far the objective is above the optimum, as a fraction "
-    "of the objective. It is proved, not estimated.",
+    "of the objective. It is proved, not estimated, for intercepts within model.intercept_bound.",
     "limit": "how much of its limit the delivered model uses, in the terms of its set. What one "
     "more unit of the limit would gain is the multiplier of the constraint: it holds for small "
     "changes, and while the others' limits stay as they are.",

@@ -335,9 +335,8 @@ def prepare(
     ... training = {rounds = 50}
     ... ''')
     >>> result = prepare(folder / "train.toml", folder / "run").run()
-    >>> result.models.round(2)
-    array([[1.  ],
-           [1.53]])
+    >>> TrainedModels.load(folder / "run" / "models.npz").parts("north")
+    {'coefficients': array([1.]), 'intercept': array([2.41...])}
     >>> home.cleanup()
     """
     config = load_config(path)
