@@ -1,7 +1,8 @@
 """Draw personal.png from personal_results.json: python docs/personal_pictures.py.
 
 After ``pcfed reproduce personal``, ``python docs/personal_pictures.py results`` collects the scores
-of the run in the directory ``results`` in personal_results.json first.
+of the run in the directory ``results`` in personal_results.json first. Cells of which seeds are
+missing are left out, and named in that file.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import pyplot
 
-from pcfed.experiments.personal import METHODS, OURS, SHARED, CellScores, PersonalResults
+from pcfed.experiments.personal import METHODS, OURS, SEEDS, SHARED, CellScores, PersonalResults
 from pcfed.experiments.personal_cells import CELLS
 
 HERE = Path(__file__).parent
@@ -23,14 +24,24 @@ COMMAND = "pcfed reproduce personal"
 
 def collect(out: Path) -> None:
     """Write the scores of a run to one file, with the versions of the software."""
-    files = [out / "runs" / f"{cell.slug}-seed{seed}.json" for cell in CELLS for seed in range(5)]
-    runs = [json.loads(path.read_text()) for path in files]
+    files = {
+        cell: [out / "runs" / f"{cell.slug}-seed{seed}.json" for seed in range(SEEDS)]
+        for cell in CELLS
+    }
+    missing = [cell for cell, paths in files.items() if not all(path.exists() for path in paths)]
+    runs = [
+        json.loads(path.read_text())
+        for cell, paths in files.items()
+        if cell not in missing
+        for path in paths
+    ]
     for score in (score for run in runs for score in run["scores"]):
         score["accuracies"] = [round(each, 4) for each in score["accuracies"]]
     software = {name: version(name) for name in ("pcfed", "numpy", "scipy", "numba")}
     contents = {
         "command": COMMAND,
         "versions": {"python": platform.python_version(), **software},
+        "missing": [cell.title for cell in missing],
         "runs": runs,
     }
     SCORES.write_text(json.dumps(contents, separators=(",", ":"), ensure_ascii=False) + "\n")

@@ -235,7 +235,10 @@ class PCFedSplit(Algorithm):
     def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
         """Move the shared model and the multipliers by the mean updates of those who joined."""
         totals = dict(zip(self.statistics, sums.vectors[STATISTICS].tolist(), strict=True))
-        tau, joined = float(server["prox"][0]), server["joined"] + totals["new"]
+        tau = float(server["prox"][0])
+        # An agent may lie about being new; those who are counted have joined, and at most all.
+        joined = server["joined"] + totals["new"]
+        joined = np.clip(joined, sums.num_aggregated, round_info.m)
         new = {**server, "joined": joined}
         if "offset" in sums.vectors:
             # The centre moves to where the new agents are, so that the points s stay in place.

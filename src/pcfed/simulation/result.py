@@ -205,9 +205,12 @@ class Result(SavedArchive):
         metadata = {
             "status": self.status,
             "message": self.message,
+            "own_center": not np.array_equal(self.center, self.average),
             **state_metadata(self.state, self.refusals),
         }
-        arrays = {"models": self.models, "average": self.average, "center": self.center}
+        arrays = {"models": self.models, "average": self.average}
+        if metadata["own_center"]:
+            arrays["center"] = self.center
         return metadata, arrays | state_arrays(self.state, (self.start, *self.history))
 
     @classmethod
@@ -215,7 +218,8 @@ class Result(SavedArchive):
         state = read_state(metadata, arrays)
         m, n = len(arrays["models"]), arrays["average"].size
         own: Layout = {"models": ((m, n), np.float64), "average": ((n,), np.float64)}
-        if "center" in arrays:  # files of version 0.1 have none
+        has_center = metadata.get("own_center") is True  # files of version 0.1 do not say it
+        if has_center:
             own = {**own, "center": ((n,), np.float64)}
         check_arrays(arrays, {**own, **state.layout(m), **records_layout(arrays, m)})
         start, *history = read_records(arrays, state.round)
@@ -225,7 +229,7 @@ class Result(SavedArchive):
         return cls(
             models=arrays["models"],
             average=arrays["average"],
-            center=arrays.get("center", arrays["average"]),
+            center=arrays["center" if has_center else "average"],
             history=tuple(history),
             start=start,
             status=status,
