@@ -47,7 +47,7 @@ from pcfed.algorithms.pcfedsplit_steps import (
     solve,
 )
 from pcfed.algorithms.registry import register
-from pcfed.algorithms.sums import add_quotient
+from pcfed.algorithms.sums import add_scaled
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Center
 from pcfed.validation import positive, real
@@ -268,9 +268,9 @@ class PCFedSplit(Algorithm):
         """Add the update to the agent's own totals, and keep its new model."""
         totals = _totals(received, private)
         if tau := float(received["prox"][0]):
-            add_quotient(totals["U"], pending["dz"], tau)
+            add_scaled(totals["U"], pending["dz"], 1 / tau)
             if "W" in totals:
-                add_quotient(totals["W"], pending["dx"], 1.0)
+                add_scaled(totals["W"], pending["dx"], 1.0)
         joined = np.ones_like(private["joined"])
         return {**totals, "x": pending["x"], "factor": pending["factor"], "joined": joined}
 

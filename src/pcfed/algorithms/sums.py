@@ -35,9 +35,27 @@ def add_quotient(rows: Array, update: Array, divisor: float) -> None:
     update : array of shape (agents, n)
         float32 or float64, in C order.
     divisor : float
-        The size of the roster, for example.
+        The size of the roster.
     """
     if (compiled := kernels.load("sums")) is not None:
         compiled.add_quotient(update.dtype)(rows, update, float(divisor))
         return
     rows += np.divide(update, divisor, dtype=np.float64)
+
+
+def add_scaled(rows: Array, update: Array, factor: float) -> None:
+    """Add ``factor * update`` to rows in place, in float64.
+
+    Parameters
+    ----------
+    rows : array of shape (agents, n)
+        In float64, in C order.
+    update : array of shape (agents, n)
+        float32 or float64, in C order.
+    factor : float
+        On the update.
+    """
+    if (compiled := kernels.load("sums")) is not None:
+        compiled.add_scaled(update.dtype)(rows, update, float(factor))
+        return
+    rows += np.multiply(factor, update, dtype=np.float64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import (
@@ -112,7 +113,8 @@ def _type(algorithm: type[Algorithm], parameter: Parameter, keywords: Sequence[s
     return _find(TYPES, algorithm, parameter.name) or SIMPLE_TYPES.get(parameter.type, Any)
 
 
-def _table_model(algorithm: type[Algorithm], keywords: Sequence[str]) -> type[FileModel]:
+@cache
+def _table_model(algorithm: type[Algorithm], keywords: tuple[str, ...]) -> type[FileModel]:
     """Return the model of the table for one algorithm, with keywords for steps and penalties."""
     keys: dict[str, Any] = {"name": (str, Field(default=DEFAULT_ALGORITHM))}
     for each in parameters(algorithm):

@@ -166,9 +166,9 @@ def _copy(start: Any, end: Any, to: Array, source: Array) -> None:
 
 
 @_sums
-def _squared_distance(a: Array, b: Array) -> float:
+def _squared_distance(start: Any, end: Any, a: Array, b: Array) -> float:
     total = 0.0
-    for j in range(Index(a.size)):
+    for j in range(start, end):
         difference = np.float64(a[j] - b[j])
         total += difference * difference
     return total
@@ -183,14 +183,11 @@ def _norm(a: Array) -> float:
 
 
 @_exact
-def _length(points: Any, x_new: Array, z_new: Array, x: Array, z: Array) -> float:
+def _length(points: Any, x_squared: float, z_squared: float) -> float:
     """Return how far a step moves the points at which the loss is taken."""
-    total = 0.0
-    if points != AT_CENTER:
-        total += _squared_distance(x_new, x)
-    if points != AT_OWN:
-        total += _squared_distance(z_new, z)
-    return math.sqrt(total)
+    if points == AT_BOTH:
+        return math.sqrt(x_squared + z_squared)
+    return math.sqrt(x_squared if points == AT_OWN else z_squared)
 
 
 @_exact
@@ -214,7 +211,7 @@ def _measure(
     gradient_at(
         callees.gradient, moved, source, source.batches.shape[0] - 1, i, scratch.gradient, again
     )
-    change = math.sqrt(_squared_distance(again, g))
+    change = math.sqrt(_squared_distance(Index(0), Index(g.size), again, g))
     if last <= trust * _norm(moved) or change <= trust * _norm(again):
         return 0.0
     return change / last
@@ -276,18 +273,23 @@ def _take_steps(
             return not math.isfinite(_norm(p)), math.nan
         if status == INSIDE:
             p, q = q, p
-        _place_shared(zero, n, z_next, z_hat, x_hat, e_z, factors)
-        if points != AT_OWN:
-            _descend(zero, n, z_next, factors.z_slope, g_z)
+        moved_x = moved_z = 0.0
+        for start in range(zero, n, PIECE):
+            end = min(start + PIECE, n)
+            _place_shared(start, end, z_next, z_hat, x_hat, e_z, factors)
+            if points != AT_OWN:
+                _descend(start, end, z_next, factors.z_slope, g_z)
+            if k in (0, steps - 1):
+                moved_x += _squared_distance(start, end, q, x_hat)
+                moved_z += _squared_distance(start, end, z_next, z_hat)
+            if k < steps - 1:
+                _extrapolate(start, end, x_hat, q, x, factors.momentum)
+                _extrapolate(start, end, z_hat, z_next, z, factors.momentum)
         if k in (0, steps - 1):
-            last = _length(points, q, z_next, x_hat, z_hat)
+            last = _length(points, moved_x, moved_z)
             first = last if k == 0 else first
         if k == steps - 1 or not math.isfinite(first):
             break
-        for start in range(zero, n, PIECE):
-            end = min(start + PIECE, n)
-            _extrapolate(start, end, x_hat, q, x, factors.momentum)
-            _extrapolate(start, end, z_hat, z_next, z, factors.momentum)
         x, q = q, x
         z, z_next = z_next, (vectors[5] if k == 0 else z)
     if last >= numbers.longest * first:

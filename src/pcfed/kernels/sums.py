@@ -41,6 +41,13 @@ def _add_quotient(rows: Array, update: Array, m: float) -> None:
             rows[i, j] += np.float64(update[i, j]) / m
 
 
+@_exact
+def _add_scaled(rows: Array, update: Array, factor: float) -> None:
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            rows[i, j] += factor * np.float64(update[i, j])
+
+
 @cache
 def add_rows(dtype: np.dtype[Any]) -> Callable[..., None]:
     """Return ``_add_rows``, compiled for rows of one dtype."""
@@ -53,3 +60,10 @@ def add_quotient(dtype: np.dtype[Any]) -> Callable[..., None]:
     """Return ``_add_quotient``, compiled for updates of one dtype."""
     update = matrix_type(numba.from_dtype(dtype), readonly=True)
     return compile_kernel(_add_quotient, (matrix_type(types.float64), update, types.float64))
+
+
+@cache
+def add_scaled(dtype: np.dtype[Any]) -> Callable[..., None]:
+    """Return ``_add_scaled``, compiled for updates of one dtype."""
+    update = matrix_type(numba.from_dtype(dtype), readonly=True)
+    return compile_kernel(_add_scaled, (matrix_type(types.float64), update, types.float64))
