@@ -8,10 +8,10 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from pcfed.cli.app import errors
+from pcfed.cli.progress import ProgressBar
 from pcfed.guarantees import gap_sentence
 from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Record
@@ -30,27 +30,28 @@ FEASIBLE = 1e-6
 """A model counts as inside its set up to this distance."""
 
 
-class Display(Progress):
-    """A progress bar with the loss and the remaining time, and the agents' distances below it.
-
-    If the output is not a terminal, only the messages of `notify` are printed.
-    """
+class Display(ProgressBar):
+    """The progress of a training, with the agents' distances from their sets below it."""
 
     def __init__(self, rounds: int, names: Sequence[str]) -> None:
+        super().__init__(errors)
         self._names = names
         self._last: Record | None = None
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
-        text = TextColumn("{task.description}")
-        super().__init__(*columns, text, console=errors, disable=not errors.is_terminal)
+        label = "search of a coupling"
+        self._search = self.add_task(label, total=None, visible=False, unit="trainings")
         self._federated = self.add_task("federated training", total=rounds)
         label = "every agent alone, for comparison"
         self._local = self.add_task(label, total=rounds, visible=False)
 
+    def show_search(self, done: int, total: int) -> None:
+        """Show how many trainings of the search of a coupling are done."""
+        self.update(self._search, completed=done, total=total, visible=done < total)
+
     def show_round(self, evaluation: Evaluation) -> None:
         """Show an evaluated round of the federated training."""
-        self._last = evaluation.record
-        text = f"loss {evaluation.record.loss:.4g}"
-        self.update(self._federated, completed=evaluation.record.round, description=text)
+        self._last = record = evaluation.record
+        text = f"loss {record.loss:.4g}, objective {record.objective:.5g}"
+        self.update(self._federated, completed=record.round, description=text)
 
     def show_local_round(self, evaluation: Evaluation) -> None:
         """Show an evaluated round of the agents' training alone."""

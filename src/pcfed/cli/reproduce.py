@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pcfed import data
 from pcfed.cli.app import DataDir, app, console, errors
+from pcfed.cli.progress import ProgressBar
 from pcfed.experiments.claims import Claim, claims
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.jobs import Job, distinct, jobs, results, run_jobs
@@ -87,7 +87,7 @@ def reproduce(
     total += total_rounds(cases) + draws * sum(map(num_rounds, cells))
     rates = rounds = personal = None
     try:
-        with _ProgressBar(total) as bar:
+        with _RunProgress(total) as bar:
             run_jobs(todo, out, data_dir=data_dir, on_progress=bar.job, workers=workers)
             if sizes:
                 rates = measure_rates(
@@ -161,12 +161,11 @@ RATE_WEIGHT = 100
 """Rounds of the rates experiment that take as long as one round of the others."""
 
 
-class _ProgressBar(Progress):
+class _RunProgress(ProgressBar):
     """The progress bar over the rounds of all runs."""
 
     def __init__(self, total: int) -> None:
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
-        super().__init__(*columns, TextColumn("{task.description}"), console=errors)
+        super().__init__(errors)
         self._task = self.add_task("starting", total=total)
 
     def job(self, job: Job, rounds: int) -> None:

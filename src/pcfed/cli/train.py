@@ -51,6 +51,7 @@ def train(
                 workers=workers,
                 callbacks=[display.show_round, tracking.on_evaluation],
                 local_callbacks=[display.show_local_round],
+                on_search=display.show_search,
                 notify=display.notify,
             )
         except KeyboardInterrupt:  # during rounds, Ctrl-C only sets the status of the result

@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pcfed.cli.app import app, console, errors, say
+from pcfed.cli.progress import ProgressBar
 from pcfed.problem import Center
 from pcfed.storage.atomic import write_atomically
 from pcfed.training import build_setup, load_config
@@ -97,11 +97,10 @@ def tune(
     cache_path, picture = (out.with_name(f"{config.stem}.tuning.{end}") for end in ("json", "png"))
     cache = _load_cache(cache_path, TuningCache.digest_of(setup, validation))
     num_trainings = len(candidates) + len(sets)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("trainings"), TimeRemainingColumn())
-    bar = Progress(*columns, console=errors, disable=not errors.is_terminal)
-    task = bar.add_task("", total=num_trainings * folds)
+    bar = ProgressBar(errors)
+    task = bar.add_task("", total=num_trainings * folds, unit="trainings")
     known = cache.known()
-    bar.advance(task, folds * sum(each in known for each in candidates))
+    bar.update(task, advance=folds * sum(each in known for each in candidates))
 
     def save() -> None:
         cache.results.update({(each, 1.0): found for each, found in known.items()})
@@ -115,14 +114,14 @@ def tune(
                 candidates,
                 default=default_candidate(loaded),
                 known=known,
-                on_fold=lambda: bar.advance(task),
+                on_fold=lambda: bar.update(task, advance=1),
                 on_candidate=save,
             )
             best = found.chosen.candidate
             for factor, constraints in sets.items():
                 if (best, factor) not in cache.results:
                     cache.results[best, factor] = validation.evaluate(
-                        best, constraints, on_fold=lambda: bar.advance(task)
+                        best, constraints, on_fold=lambda: bar.update(task, advance=1)
                     )
                     cache.save(cache_path)
             if sets:

@@ -64,6 +64,7 @@ class Trainer:
         workers: int = 1,
         callbacks: Sequence[Callback] = (),
         local_callbacks: Sequence[Callback] = (),
+        on_search: Callable[[int, int], None] = lambda done, total: None,
         notify: Notify = lambda text: None,
     ) -> Result:
         """Start or resume the training, and save its models and its summary.
@@ -76,6 +77,9 @@ class Trainer:
             Called with each evaluated round.
         local_callbacks : sequence of callables
             Called with each evaluated round of the comparison, in which every agent trains alone.
+        on_search : callable
+            Called while a coupling is searched, with the number of trainings that are done, and of
+            all.
         notify : callable
             Called with warnings and other messages for the user, which are also logged.
 
@@ -96,10 +100,10 @@ class Trainer:
             user_code_errors(self.config),
             _warnings_sent_to(log_and_notify),
         ):
-            trainer = self._with_coupling(log_and_notify)
+            trainer = self._with_coupling(log_and_notify, on_search)
             return trainer._train_and_save(workers, callbacks, local_callbacks, log_and_notify)
 
-    def _with_coupling(self, notify: Notify) -> Trainer:
+    def _with_coupling(self, notify: Notify, on_search: Callable[[int, int], None]) -> Trainer:
         """Return the training with a number for the coupling "auto", if that is used.
 
         It is recorded in config.json, so that a training that is resumed does not search again.
@@ -111,7 +115,7 @@ class Trainer:
         coupling = self.directory.found_coupling()
         if coupling is None:
             notify("searching a coupling by cross-validation ...")
-            found = find_coupling(self.config, self.setup, is_auto)
+            found = find_coupling(self.config, self.setup, is_auto, on_search)
             coupling = found.chosen.candidate.coupling
             notify(
                 f'coupling = "auto" is {coupling:g}: {found.score_name} {found.chosen.score:.3f} '

@@ -11,8 +11,9 @@ What a candidate means for agents that have values of their own in their tables:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,8 +81,16 @@ def cross_validation(
     )
 
 
-def find_coupling(config: Config, setup: TrainingSetup, is_auto: Sequence[bool]) -> Tuning:
-    """Search a number for the coupling "auto" of some agents; everything else is as in the file."""
+def find_coupling(
+    config: Config,
+    setup: TrainingSetup,
+    is_auto: Sequence[bool],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Tuning:
+    """Search a number for the coupling "auto" of some agents; everything else is as in the file.
+
+    ``on_progress`` is called with the number of trainings that are done, and of all.
+    """
     validation = _validation(
         config,
         setup,
@@ -90,7 +99,13 @@ def find_coupling(config: Config, setup: TrainingSetup, is_auto: Sequence[bool])
     )
     theta = config.defaults.personalization
     candidates = [Candidate(theta, sigma, config.center) for sigma in AUTO_COUPLINGS]
-    return tune(validation, candidates, default=Candidate(theta, DEFAULT_COUPLING, config.center))
+    total, done = validation.num_folds * len(candidates), count(1)
+    return tune(
+        validation,
+        candidates,
+        default=Candidate(theta, DEFAULT_COUPLING, config.center),
+        on_fold=lambda: on_progress(next(done), total),
+    )
 
 
 def _validation(
