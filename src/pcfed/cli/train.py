@@ -24,7 +24,9 @@ def train(
         Path | None,
         typer.Option(help="Run directory; by default runs/ and the name of the TOML file."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Number of parallel workers.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of threads; by default as many as are useful.")
+    ] = None,
     allow_import: Annotated[
         bool, typer.Option("--allow-import", help="Run the Python file that model.module names.")
     ] = False,
@@ -48,7 +50,7 @@ def train(
         tracking.notify = display.notify
         try:
             result = trainer.run(
-                workers=workers,
+                workers="auto" if workers is None else workers,
                 callbacks=[display.show_round, tracking.on_evaluation],
                 local_callbacks=[display.show_local_round],
                 on_search=display.show_search,

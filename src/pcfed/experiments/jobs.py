@@ -153,6 +153,7 @@ def _run_job(
         seed=job.seed,
         callbacks=[report],
         stop=lambda _: interrupted.is_set(),
+        workers=1,  # runs are in parallel
         checkpoint=Checkpointing(path.with_suffix(".checkpoint"), every=50, resume=True),
     )
     if not interrupted.is_set():

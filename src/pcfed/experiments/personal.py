@@ -242,6 +242,7 @@ def solve_joint(
         PCFedSplit(),
         rounds=rounds,
         local_steps=LOCAL_STEPS,
+        workers=1,  # runs are in parallel
         eval_every=rounds,
     )
     if result.status != "finished":

@@ -208,6 +208,7 @@ def _records(
             batch=BATCH,
             seed=seed,
             x0=start if result is None else result,
+            workers=1,  # runs are in parallel
             eval_every=max(1, rounds // EVALUATIONS),
         )
         done += rounds

@@ -348,6 +348,7 @@ def _federated_iterates(
             batch=case.batches,
             participation=case.participation,
             x0=result,
+            workers=1,  # runs are in parallel
             eval_every=at,
         )
         if result.status == "diverged":

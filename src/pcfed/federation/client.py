@@ -36,6 +36,7 @@ from pcfed.federation.protocol import (
 from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.result import arrays_in
+from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.locks import exclusive_lock
 from pcfed.storage.saved import Metadata, SavedArchive
@@ -281,7 +282,7 @@ class Client:
         )
         received = {name: vector.astype(np.float64) for name, vector in message.vectors.items()}
         # The server refuses an update that is not finite; NumPy's warnings would add nothing.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             update = algorithm.local(context, received, state.private, round_info)
         pending = PendingUpdate(round_info, update.pending, update.sent, received)
         return replace(state, pending=pending)

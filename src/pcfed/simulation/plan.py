@@ -131,6 +131,12 @@ class Plan:
             noisy=not all(batches.is_full_batch for batches in last),
         )
 
+    def multiplications(self, index: int) -> int:
+        """Return about how many multiplications the gradients of a round take."""
+        steps = self.steps(index)
+        rows = sum(steps[i] * self._batches(i, index).batch_size for i in self.present(index))
+        return rows * self._agents[0].loss.n
+
     def present(self, index: int) -> list[int]:
         """Return the positions of the participants of the round with this index, in order."""
         share = self._participation

@@ -37,6 +37,7 @@ from pcfed.simulation.progress import ProgressLine
 from pcfed.simulation.recorder import RunRecorder
 from pcfed.simulation.result import Result, State
 from pcfed.simulation.runner import Evaluation, Hook, Runner
+from pcfed.simulation.threads import Workers, num_workers, one_blas_thread
 from pcfed.storage.journal import Journal
 from pcfed.storage.saved import PathLike
 from pcfed.validation import count, positive
@@ -91,7 +92,7 @@ def run(
     refusals: RefusalPolicy = DEFAULT_REFUSALS,
     checkpoint: PathLike | Checkpointing | None = None,
     journal: PathLike | None = None,
-    workers: int = 1,
+    workers: Workers = "auto",
 ) -> Result:
     r"""Train the agents of a problem together, in this process.
 
@@ -139,8 +140,10 @@ def run(
     journal : path, optional
         A file to which records are written, one per line (`read_journal`); ``result.history`` then
         has only the last one, and memory does not grow with the rounds.
-    workers : int
-        Number of threads over which agents are spread.
+    workers : int or "auto"
+        Number of threads over which agents are spread; it does not change the results. ``"auto"``
+        is the number of cores, and 1 for small problems and for losses and sets of your own. Each
+        has one BLAS thread (if threadpoolctl is installed: ``pcfed[fast]``).
 
     Returns
     -------
@@ -160,22 +163,23 @@ def run(
     >>> np.abs(result.models).sum(axis=1).round(1)
     array([1.2, 5.1])
     """
-    _check_arguments(rounds, eval_every, workers, output)
-    plan = Plan(
-        problem,
-        local_steps=local_steps,
-        batch=batch,
-        sampling=sampling,
-        participation=participation,
-        seed=seed,
-    )
-    algorithm = algorithm.for_center(problem.center)
-    earlier = x0 if isinstance(x0, Result) and _continues(x0, problem, algorithm) else None
-    first = earlier.state.round if earlier else 0
-    indices = range(first, first + rounds)
-    algorithm = algorithm.resolved(problem, plan.run_info(indices))
-    with ExitStack() as stack:
-        engine = stack.enter_context(Engine(problem, algorithm, plan, workers, refusals.norm_limit))
+    _check_arguments(rounds, eval_every, output)
+    with one_blas_thread(), ExitStack() as stack:
+        plan = Plan(
+            problem,
+            local_steps=local_steps,
+            batch=batch,
+            sampling=sampling,
+            participation=participation,
+            seed=seed,
+        )
+        algorithm = algorithm.for_center(problem.center)
+        earlier = x0 if isinstance(x0, Result) and _continues(x0, problem, algorithm) else None
+        first = earlier.state.round if earlier else 0
+        indices = range(first, first + rounds)
+        algorithm = algorithm.resolved(problem, plan.run_info(indices))
+        threads = num_workers(workers, problem, plan)
+        engine = stack.enter_context(Engine(problem, algorithm, plan, threads, refusals.norm_limit))
         chosen = output if output == "last" else (output, rounds)
         storage = _Storage(engine, chosen, checkpoint, journal, stack)
         saved = storage.saved
@@ -183,9 +187,7 @@ def run(
         recorder = RunRecorder(engine, state, saved or earlier)
         iterate = OutputIterate(output, engine, indices)
         if saved:
-            iterate.load_state_dict(saved.output)
-            if isinstance(stop, Stateful):
-                stop.load_state_dict(saved.stop)
+            _restore(saved, iterate, stop)
         line = ProgressLine(rounds) if progress else None
         # Refusals of the run that is continued do not count against this one.
         allowed = refusals.max_refusals + (len(earlier.refusals) if earlier else 0)
@@ -202,13 +204,19 @@ def run(
         return runner.result(*iterate.models(runner.state))
 
 
-def _check_arguments(rounds: int, eval_every: int, workers: int, output: str) -> None:
+def _check_arguments(rounds: int, eval_every: int, output: str) -> None:
     """Raise a ValueError for arguments that no other class checks."""
     count("run: rounds", rounds)
     count("run: eval_every", eval_every)
-    count("run: workers", workers)
     if output not in get_args(Output):
         raise ValueError(f"run: output must be one of {get_args(Output)}, got {output!r}.")
+
+
+def _restore(saved: Checkpoint, iterate: OutputIterate, stop: Stop | None) -> None:
+    """Restore what the output iterate and the stopping rule need to go on."""
+    iterate.load_state_dict(saved.output)
+    if isinstance(stop, Stateful):
+        stop.load_state_dict(saved.stop)
 
 
 class _Storage:

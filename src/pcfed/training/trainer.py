@@ -19,6 +19,7 @@ from pcfed.problem import Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
+from pcfed.simulation.threads import Workers
 from pcfed.training.directory import RunDirectory
 from pcfed.training.modules import user_code_errors
 from pcfed.training.outcome import evaluate_training
@@ -61,7 +62,7 @@ class Trainer:
     def run(
         self,
         *,
-        workers: int = 1,
+        workers: Workers = "auto",
         callbacks: Sequence[Callback] = (),
         local_callbacks: Sequence[Callback] = (),
         on_search: Callable[[int, int], None] = lambda done, total: None,
@@ -71,8 +72,8 @@ class Trainer:
 
         Parameters
         ----------
-        workers : int
-            Number of threads.
+        workers : int or "auto"
+            Number of threads, which does not change the results (`pcfed.run`).
         callbacks : sequence of callables
             Called with each evaluated round.
         local_callbacks : sequence of callables
@@ -132,7 +133,7 @@ class Trainer:
 
     def _train_and_save(
         self,
-        workers: int,
+        workers: Workers,
         callbacks: Sequence[Callback],
         local_callbacks: Sequence[Callback],
         notify: Notify,
@@ -150,7 +151,7 @@ class Trainer:
             notify(f"no models are saved: {error}")
             return result
 
-    def _train(self, workers: int, callbacks: Sequence[Callback], notify: Notify) -> Result:
+    def _train(self, workers: Workers, callbacks: Sequence[Callback], notify: Notify) -> Result:
         """Run all rounds, or until the run is interrupted."""
         setup, directory = self.setup, self.directory
         directory.log(f"start or resume: {setup.problem!r}, {setup.algorithm!r}")
@@ -173,7 +174,9 @@ class Trainer:
         directory.log(f"{result.status}: {result.message}")
         return result
 
-    def _search_step(self, workers: int, callbacks: Sequence[Callback], notify: Notify) -> Result:
+    def _search_step(
+        self, workers: Workers, callbacks: Sequence[Callback], notify: Notify
+    ) -> Result:
         """Run all rounds, and restart with half the step whenever the loss diverges."""
         problem, algorithm, max_loss = self.setup.problem, self.setup.algorithm, self._max_loss()
 
@@ -203,7 +206,7 @@ class Trainer:
         problem, start = self.setup.problem, self.setup.start
         return DIVERGENCE_FACTOR * problem.loss(np.zeros(problem.n) if start is None else start)
 
-    def _finish(self, result: Result, workers: int, callbacks: Sequence[Callback]) -> Result:
+    def _finish(self, result: Result, workers: Workers, callbacks: Sequence[Callback]) -> Result:
         """Save the models, compare them with those of agents that train alone, and summarize."""
         model = self.config.model
         trained = TrainedModels.from_result(model.kind, self.setup, result, model.module)
@@ -231,7 +234,9 @@ class Trainer:
             return "No agent trained alone, because training.local_only is false."
         return None
 
-    def _train_locally(self, rounds: int, workers: int, callbacks: Sequence[Callback]) -> Result:
+    def _train_locally(
+        self, rounds: int, workers: Workers, callbacks: Sequence[Callback]
+    ) -> Result:
         """Train every agent alone, for the same number of rounds, to compare with."""
         problem = self.setup.problem
         unknown = math.isinf(problem.L_f)  # then steps may diverge
