@@ -63,6 +63,8 @@ def test_defaults(tmp_path):
             "file": "all.csv",
             "agent": "home",
             "target": "load",
+            "missing": "error",
+            "decimal": ".",
             "held_out": 0.2,
             "dtype": "float64",
             "standardize": False,

@@ -226,7 +226,14 @@ DATA = {
         north("a,,b\n1,2,3\n"),
         "north.csv: every column must have a name, .* for column 2",
     ),
-    "semicolons": (north("a;b\n1;2\n"), "must be separated by commas, got the header 'a;b'"),
+    "decimal comma": (
+        north("area;rooms;load\n1,5;2;3\n2;2;4\n"),
+        "'area' must be numbers, got '1,5' in line 2; write 1.5, or set data.decimal = \",\" in",
+    ),
+    "date": (
+        north("area,rooms,load\n2024-03-01,2,3\n2024-03-02,2,4\n"),
+        "'area' must be numbers, got '2024-03-01' in line 2; write dates as numbers, such as days",
+    ),
     "quotes": (north('a,b\n1,"2\n'), "north.csv: the file must be CSV, got unexpected end of data"),
     "bytes": (north(b"a,b\n1,\xe4\n"), "north.csv: the file must be UTF-8 .* byte 0xe4 in line 2"),
     "missing": (
@@ -244,7 +251,7 @@ DATA = {
     "inf": (north(NORTH + "7,-inf,3\n"), "'rooms' must be finite, got -inf in line 6"),
     "text": (
         north(NORTH + "7,many,3\n"),
-        "'rooms' must be numbers, got 'many' in line 6; encode categories as numbers, or leave the",
+        "'rooms' must be numbers, got 'many' in line 6; encode categories as numbers, which",
     ),
     "text in target": (north(NORTH + "7,1,high\n"), "'load' must be numbers, got 'high' in line 6"),
     "underscore": (north(NORTH + "7,1_0,3\n"), "'rooms' must be numbers, got '1_0' in line 6"),

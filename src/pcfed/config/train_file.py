@@ -58,6 +58,10 @@ NOT_IN_DIGEST = frozenset({"rounds", "save_every", "max_refusals", "gap", "local
 """Keys of [training] that change no number of any round: a run may be resumed with other values."""
 
 
+NEW_DATA_KEYS = ("exclude", "categories", "missing", "decimal")
+"""Keys of [data] that version 0.1 did not have."""
+
+
 class Model(FileModel):
     """The table ``[model]``: a linear model, or a PyTorch module of the user."""
 
@@ -149,7 +153,19 @@ class Data(FileModel):
     target: Text | None = Field(default=None, examples=["load"])
     """The column to predict, unless an agent's table has another."""
     features: Names | None = Field(default=None, examples=[["a", "b"]])
-    """The columns to predict from; by default all but the target and agent."""
+    """The columns to predict from; by default all but the target, the agent and what exclude
+    names."""
+    exclude: Names | None = Field(default=None, examples=[["id", "date"]])
+    """Columns that are not used; not together with features."""
+    categories: Literal["one-hot"] | None = None
+    """"one-hot": columns of text are categories, and each of their levels is a feature that is 0 or
+    1; the levels are those of all agents. By default text is an error."""
+    missing: Literal["error", "drop", "mean"] = "error"
+    """What happens to rows with missing entries: "error" refuses them, "drop" leaves them out, and
+    "mean" takes the mean of the column over the rows for training of all agents."""
+    decimal: Literal[".", ","] = "."
+    """The decimal point of numbers in CSV files; columns are separated by commas, semicolons or
+    tabs."""
     held_out: Fraction = 0.2
     """Share of every agent's rows that is held out for testing."""
     dtype: Dtype = "float64"
@@ -168,6 +184,18 @@ class Data(FileModel):
             )
         if self.agent is not None and self.target is None:
             yield "target", "is missing; name the column to predict."
+        if self.exclude is not None and self.features is not None:
+            yield (
+                "exclude",
+                "must be left out where data.features is given, got "
+                f"{short_repr(list(self.exclude))}; remove one of the two.",
+            )
+        for name in {self.target, self.agent} & {*(self.exclude or ())}:
+            yield (
+                "exclude",
+                f"must contain neither the target nor the agent, got {short_repr(name)}; leave it "
+                "out.",
+            )
         for name in {self.target, self.agent} & {*(self.features or ())}:
             yield (
                 "features",
@@ -436,7 +464,10 @@ class Config:
         tables = self.resolved()
         for key in NOT_IN_DIGEST:
             tables["training"].pop(key, None)
-        # Version 0.1 had only the paper's problem, and its trainings can still be resumed.
+        # Version 0.1 had no such keys and only the paper's problem; its trainings can be resumed.
+        for key, field in Data.model_fields.items():
+            if key in NEW_DATA_KEYS and getattr(self.data, key) == field.default:
+                tables["data"].pop(key, None)
         if self.center == "average":
             del tables["training"]["center"]
         for table in (tables.get("defaults", {}), *tables["agents"].values()):

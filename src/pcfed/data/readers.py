@@ -70,21 +70,17 @@ def read_bytes(where: str, path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 # -- CSV --------------------------------------------------------------------------------------
 
 
-def read_csv(where: str, content: bytes, text: Collection[str]) -> Contents:
+def read_csv(where: str, content: bytes, text: Collection[str], decimal: str = ".") -> Contents:
     """Return the columns of a CSV file with a header.
 
-    Rows are parsed and converted to numbers in chunks, so that never more than one chunk is in
-    memory as Python strings; columns that contain text are read in a second pass.
+    Columns are separated by commas or, if the header has none, by semicolons or tabs. Rows are
+    parsed and converted to numbers in chunks, so that never more than one chunk is in memory as
+    Python strings; columns that contain text are read in a second pass.
     """
     source = decode_text(where, content)
     rows = _rows(where, source)
     header, _ = next(rows, ([[]], []))
     names = [name.strip() for name in header[0]]
-    if len(names) == 1 and any(separator in names[0] for separator in ";\t"):
-        raise ValueError(
-            f"{where}: columns must be separated by commas, got the header {short_repr(names[0])}; "
-            "save the file with commas."
-        )
     numeric = {j for j in range(len(names)) if names[j] not in text}  # until text is found in it
     parts: dict[int, list[Column]] = {j: [] for j in numeric}
     lines: list[int] = []
@@ -93,7 +89,7 @@ def read_csv(where: str, content: bytes, text: Collection[str]) -> Contents:
         lines += ends
         entries = list(zip(*chunk, strict=True))
         for j in sorted(numeric):
-            numbers = to_numbers(entries[j])
+            numbers = to_numbers(entries[j], decimal)
             if numbers is None:
                 numeric.remove(j)
                 del parts[j]
@@ -107,7 +103,8 @@ def read_csv(where: str, content: bytes, text: Collection[str]) -> Contents:
 def _rows(where: str, source: str) -> Iterator[tuple[list[list[str]], list[int]]]:
     """Yield the header, then chunks of rows, each with the lines in which its rows end."""
     stream = io.StringIO(source, newline="")
-    reader = csv.reader(stream, skipinitialspace=True, strict=True)
+    separator = _separator(source)
+    reader = csv.reader(stream, delimiter=separator, skipinitialspace=True, strict=True)
     numbered = ((row, reader.line_num) for row in reader if row)
     size = 1
     try:
@@ -121,6 +118,12 @@ def _rows(where: str, source: str) -> Iterator[tuple[list[list[str]], list[int]]
         ) from None
 
 
+def _separator(source: str) -> str:
+    """Return what separates the columns of a header."""
+    header = source.partition("\n")[0]
+    return next((each for each in ",;\t" if each in header), ",")
+
+
 def _check_lengths(where: str, chunk: list[list[str]], ends: list[int], width: int) -> None:
     """Refuse a row that is shorter or longer than the header."""
     if set(map(len, chunk)) == {width}:
@@ -132,8 +135,10 @@ def _check_lengths(where: str, chunk: list[list[str]], ends: list[int], width: i
     )
 
 
-def to_numbers(column: tuple[str, ...]) -> Column | None:
+def to_numbers(column: tuple[str, ...], decimal: str = ".") -> Column | None:
     """Return strings as numbers, or None if one of them is not a number."""
+    if decimal != ".":
+        column = tuple(entry.replace(decimal, ".") for entry in column)
     try:
         numbers = np.fromiter(map(float, column), np.float64, len(column))
     except ValueError:
@@ -206,7 +211,7 @@ def _to_column(where: str, name: str, array: Column, *, as_text: bool) -> Column
     if kind in "fiub" and not as_text:
         return array.astype(np.float64)
     if kind in "fiub":
-        return text_array([_number_text(each) for each in array.tolist()])
+        return text_array([number_text(each) for each in array.tolist()])
     try:
         if kind == "S":
             return text_array([each.decode().strip() for each in array.tolist()])
@@ -221,7 +226,7 @@ def _to_column(where: str, name: str, array: Column, *, as_text: bool) -> Column
     )
 
 
-def _number_text(value: float) -> str:
+def number_text(value: float) -> str:
     """Return a number as text; integers without a decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 

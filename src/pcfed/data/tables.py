@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.arrays import Float64Array
-from pcfed.data.readers import READERS, Column, Contents, read_bytes, to_numbers
+from pcfed.data.readers import READERS, Column, Contents, read_bytes, read_csv, to_numbers
 from pcfed.errors import did_you_mean, display_path, join_names, one_line, short_repr
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none"})
@@ -38,12 +39,15 @@ class Table:
         For CSV files, the line in which each row ends.
     sha256 : str
         The SHA-256 of the bytes from which the table was parsed, 64 hexadecimal digits.
+    decimal : str
+        The decimal point of numbers in text, a point or a comma.
     """
 
     where: str
     columns: Mapping[str, Column]
     lines: NDArray[np.int64] | None = None
     sha256: str = ""
+    decimal: str = "."
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,8 +65,28 @@ class Table:
         lines = None if self.lines is None else self.lines[rows]
         return replace(self, columns=_read_only(columns), lines=lines)
 
+    def with_numbers(self) -> Table:
+        """Return a table in which columns of text are numbers if all their entries are."""
+        columns = dict(self.columns)
+        for name, column in self.columns.items():
+            if column.dtype.kind != "f":
+                numbers = to_numbers(tuple(column.tolist()), self.decimal)
+                columns[name] = column if numbers is None else numbers
+        return replace(self, columns=_read_only(columns))
+
     def column(self, name: str) -> Column:
         """Return a column, numbers or text, or raise an error with the line of a missing entry."""
+        missing = self.missing(name)
+        if missing.any():
+            raise ValueError(
+                f"{self.where}: the column {short_repr(name)} must have a value in every row, got "
+                f"none in {self.location(missing)}; fill it in, leave out the row or the column, "
+                'or set data.missing = "drop" or "mean" in train.toml.'
+            )
+        return self.columns[name]
+
+    def missing(self, name: str) -> NDArray[np.bool_]:
+        """Return which entries of a column are missing."""
         if name not in self.columns:
             raise ValueError(
                 f"{self.where}: there must be a column {short_repr(name)}, got "
@@ -71,29 +95,37 @@ class Table:
             )
         column = self.columns[name]
         if column.dtype.kind == "f":
-            missing = np.isnan(column)
-        else:
-            missing = np.array([each.casefold() in MISSING for each in column.tolist()], bool)
-        if missing.any():
-            raise ValueError(
-                f"{self.where}: the column {short_repr(name)} must have a value in every row, got "
-                f"none in {self.location(missing)}; fill it in, or leave out the row or the column."
-            )
-        return column
+            return np.isnan(column)
+        return np.array([each.casefold() in MISSING for each in column.tolist()], bool)
 
-    def numbers(self, name: str) -> Float64Array:
-        """Return a column of finite numbers, or raise an error with the line of another entry."""
-        column = self.column(name)
+    def is_text(self, name: str) -> bool:
+        """Return whether a column has an entry that is neither a number nor missing."""
+        return self.columns[name].dtype.kind != "f" and bool(self._not_numbers(name).any())
+
+    def numbers(self, name: str, *, allow_missing: bool = False) -> Float64Array:
+        """Return a column of finite numbers, or raise an error with the line of another entry.
+
+        If missing entries are allowed, they are NaN.
+        """
+        missing = self.missing(name)
+        if not allow_missing:
+            self.column(name)
+        column = self.columns[name]
         if column.dtype.kind != "f":
-            wrong = np.array([to_numbers((each,)) is None for each in column.tolist()], bool)
-            if not wrong.any():  # all are numbers, in a column that was kept as text
+            wrong = self._not_numbers(name)
+            if not (wrong.any() or missing.any()):  # numbers in a column that was kept as text
                 wrong[:1] = True
-            raise ValueError(
-                f"{self.where}: the column {short_repr(name)} must be numbers, got "
-                f"{short_repr(column[np.argmax(wrong)])} in {self.location(wrong)}; encode "
-                "categories as numbers, or leave the column out by listing the others in features."
-            )
-        finite = np.isfinite(column)
+            if wrong.any():
+                entry = column[np.argmax(wrong)]
+                raise ValueError(
+                    f"{self.where}: the column {short_repr(name)} must be numbers, got "
+                    f"{short_repr(entry)} in {self.location(wrong)}; {_remedy(entry)}"
+                )
+            found = np.full(len(column), np.nan)
+            entries = tuple(column[~missing].tolist())
+            found[~missing] = to_numbers(entries, self.decimal) if entries else ()
+            column = found
+        finite = np.isfinite(column) | missing
         if not finite.all():
             raise ValueError(
                 f"{self.where}: the column {short_repr(name)} must be finite, got "
@@ -102,22 +134,50 @@ class Table:
             )
         return column
 
+    def _not_numbers(self, name: str) -> NDArray[np.bool_]:
+        """Return which entries of a text column are neither numbers nor missing."""
+        entries = self.columns[name].tolist()
+        wrong = [to_numbers((each,), self.decimal) is None for each in entries]
+        return np.array(wrong, bool) & ~self.missing(name)
+
     def location(self, mask: NDArray[np.bool_]) -> str:
         """Return the first row of a mask for messages: its line, or its number from 1 on."""
         row = int(np.argmax(mask))
         return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
 
 
-def read_table(path: str | Path, *, text: Collection[str] = ()) -> Table:
+DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+")
+
+
+def _remedy(entry: str) -> str:
+    """Return what to do about an entry that is not a number."""
+    if DECIMAL_COMMA.fullmatch(entry):
+        return f'write {entry.replace(",", ".")}, or set data.decimal = "," in train.toml.'
+    if DATE.fullmatch(entry):
+        return (
+            "write dates as numbers, such as days since the first one, or year, month and weekday "
+            "in columns of their own, or leave the column out with data.exclude in train.toml."
+        )
+    return (
+        'encode categories as numbers, which data.categories = "one-hot" does in train.toml, or '
+        "leave the column out with data.exclude there."
+    )
+
+
+def read_table(path: str | Path, *, text: Collection[str] = (), decimal: str = ".") -> Table:
     r"""Read a data file, once: the SHA-256 of the table is that of the bytes that were parsed.
 
     Parameters
     ----------
     path : str or Path
-        A file that ends in ``.csv`` (UTF-8, commas, a header), ``.npz`` (one flat array a column;
-        a matrix X stands for the columns x0, x1 and so on) or ``.parquet`` (needs pyarrow).
+        A file that ends in ``.csv`` (UTF-8, a header, columns separated by commas, semicolons or
+        tabs), ``.npz`` (one flat array a column; a matrix X stands for the columns x0, x1 and so
+        on) or ``.parquet`` (needs pyarrow).
     text : collection of str
         Columns to keep as text even if they contain only numbers, so that ``007`` stays ``007``.
+    decimal : {".", ","}
+        The decimal point of numbers in CSV files.
 
     Raises
     ------
@@ -148,10 +208,13 @@ def read_table(path: str | Path, *, text: Collection[str] = ()) -> Table:
         )
     try:
         content = read_bytes(where, file)
-        contents = reader(where, content, text)
+        is_csv = reader is read_csv
+        contents = (
+            read_csv(where, content, text, decimal) if is_csv else reader(where, content, text)
+        )
         _check_columns(where, contents)
         columns = _read_only(dict(zip(contents.names, contents.columns, strict=True)))
-        return Table(where, columns, contents.lines, hashlib.sha256(content).hexdigest())
+        return Table(where, columns, contents.lines, hashlib.sha256(content).hexdigest(), decimal)
     except MemoryError:
         raise ValueError(
             f"{where}: the table must fit into memory, got one that does not; split the file."

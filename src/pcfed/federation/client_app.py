@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pcfed.config.federation_files import AgentFile, ServerModel, read_agent_file
 from pcfed.config.imports import import_modules
+from pcfed.data.encoding import Encoding
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import join_names, short_repr
 from pcfed.federation.client import Client
@@ -25,7 +26,6 @@ from pcfed.federation.paths import training_directory
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError
 from pcfed.federation.transport import from_records, to_records
 from pcfed.problem import Agent
-from pcfed.training.setup import feature_matrix
 
 app = ClientApp()
 
@@ -82,7 +82,7 @@ def build_agent(path: Path, file: AgentFile, model: ServerModel) -> Agent:
     """Return the agent of an agent.toml, with its data, for the model that the server sent."""
     text = () if model.labels is None else (file.target,)
     table = read_table(path.parent / file.file, text=text)
-    X = feature_matrix(table, model.features)
+    X = Encoding(tuple(model.features)).matrix(table)
     y = _targets(table, file.target, model.labels)
     loss = model.kind.build_loss(
         X, y, model.labels, intercept=model.intercept, l2=model.l2, dtype=model.dtype

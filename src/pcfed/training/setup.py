@@ -15,6 +15,7 @@ from pcfed.arrays import Float64Array
 from pcfed.config.fields import check_agent_name
 from pcfed.config.personalization import DEFAULT_COUPLING
 from pcfed.config.train_file import AgentSettings, Config
+from pcfed.data.encoding import Encoding, fit_encoding
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, error_context, join_names, one_line, short_repr
 from pcfed.losses import Loss
@@ -31,9 +32,6 @@ from pcfed.training.targets import read_targets
 MAX_SCALE_RATIO = 100.0
 """There is a warning if the scales of two columns differ by a larger factor."""
 
-MAX_FEATURE = 1e150
-"""Larger features are refused: their squares would overflow."""
-
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
@@ -47,6 +45,8 @@ class TrainingSetup:
         The algorithm; ``"auto"`` is still a keyword in it, which `pcfed.run` resolves.
     columns : tuple of str
         The names of the features, in the order of the coefficients.
+    encoding : Encoding
+        How the columns of the files become features.
     labels : tuple of int or str, or None
         The labels of a classification: a model predicts positions in it.
     tests : tuple of int
@@ -69,6 +69,7 @@ class TrainingSetup:
     problem: Problem
     algorithm: Algorithm
     columns: tuple[str, ...]
+    encoding: Encoding
     labels: tuple[Label, ...] | None
     tests: tuple[int, ...]
     missing_labels: tuple[tuple[Label, ...], ...]
@@ -124,18 +125,26 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     if config.model.is_torch:
         module, digests[str(config.model.file)] = load_module(config, allow_import=allow_import)
     roster = list(_read_agents(config, digests))
-    _check_num_rows(where, roster)
     names = [settings.name for settings, _ in roster]
-    tables = [table for _, table in roster]
     targets = [settings.target for settings, _ in roster]
+    raw_columns = _feature_columns(config, [table for _, table in roster], targets, names)
+    roster, warnings = _without_missing(config, roster, raw_columns)
+    _check_num_rows(where, roster)
+    tables = [table for _, table in roster]
     found = read_targets(where, config.model, tables, targets, names)
-    columns = _feature_columns(config, tables, targets, names)
-    matrices = [feature_matrix(table, columns) for table in tables]
-    data = [
-        _AgentData(settings, X, y, *_split_rows(config, i, len(X)))
-        for i, ((settings, _), X, y) in enumerate(zip(roster, matrices, found.values, strict=True))
-    ]
-    warnings = [*found.warnings, *_constant_columns(config, columns, matrices), *_ones(config)]
+    splits = [_split_rows(config, i, table.rows) for i, table in enumerate(tables)]
+    encoding = fit_encoding(
+        tables,
+        [train for train, _ in splits],
+        raw_columns,
+        one_hot=config.data.categories == "one-hot",
+        fill=config.data.missing == "mean",
+        decimal=config.data.decimal,
+    )
+    columns, matrices = encoding.features, [encoding.matrix(table) for table in tables]
+    agents_data = zip(roster, matrices, found.values, splits, strict=True)
+    data = [_AgentData(settings, X, y, *split) for (settings, _), X, y, split in agents_data]
+    warnings += [*found.warnings, *_constant_columns(config, columns, matrices), *_ones(config)]
     scaling = None
     if module is None:
         computed = _fit_scaling(config, data, found.labels)
@@ -155,6 +164,7 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
         problem=problem,
         algorithm=config.algorithm,
         columns=columns,
+        encoding=encoding,
         labels=found.labels,
         tests=tuple(len(each.test) for each in data),
         missing_labels=tuple(_missing_labels(each, found.labels) for each in data),
@@ -173,7 +183,8 @@ def _read_agents(config: Config, digests: dict[str, str]) -> Iterator[tuple[Agen
     """Yield the agents with their rows, in order; add the SHA-256 of each file to ``digests``."""
     if config.data.file is not None and config.data.agent is not None:
         column = config.data.agent
-        table = read_table(config.located(config.data.file), text=(column,))
+        located = config.located(config.data.file)
+        table = read_table(located, text=(column,), decimal=config.data.decimal)
         digests[config.data.file] = table.sha256
         names, positions = np.unique(table.column(column), return_inverse=True)
         order = np.argsort(positions, kind="stable")
@@ -187,9 +198,34 @@ def _read_agents(config: Config, digests: dict[str, str]) -> Iterator[tuple[Agen
         if agent.file is None:
             continue
         if agent.file not in tables:
-            tables[agent.file] = read_table(config.located(agent.file))
+            located = config.located(agent.file)
+            tables[agent.file] = read_table(located, decimal=config.data.decimal)
             digests[agent.file] = tables[agent.file].sha256
         yield agent, tables[agent.file]
+
+
+def _without_missing(
+    config: Config, roster: Sequence[tuple[AgentSettings, Table]], columns: Sequence[str]
+) -> tuple[list[tuple[AgentSettings, Table]], list[str]]:
+    """Return the agents without rows that cannot be used, and a warning that counts them.
+
+    With ``data.missing = "drop"`` these are rows with any missing entry, with ``"mean"`` those
+    without a target.
+    """
+    if config.data.missing == "error":
+        return list(roster), []
+    kept, dropped = [], 0
+    for settings, table in roster:
+        used = [settings.target, *(columns if config.data.missing == "drop" else ())]
+        complete = ~np.any([table.missing(name) for name in used], axis=0)
+        dropped += int((~complete).sum())
+        if not complete.all():
+            # With a missing entry, the whole column was text.
+            table = table.take(np.flatnonzero(complete)).with_numbers()
+        kept.append((settings, table))
+    total = sum(table.rows for _, table in roster)
+    text = f"{config.where}: {dropped} of {total} rows have missing entries and are not used."
+    return kept, [text] if dropped else []
 
 
 def _check_num_rows(where: str, roster: Sequence[tuple[AgentSettings, Table]]) -> None:
@@ -253,9 +289,12 @@ def _feature_columns(
     if config.data.features is not None:
         for table in tables:
             for name in config.data.features:
-                table.column(name)
+                table.missing(name)  # refuses a name that is no column
         return config.data.features
-    others = {*targets, config.data.agent}
+    for name in config.data.exclude or ():
+        if not any(name in table.names for table in tables):
+            tables[0].missing(name)
+    others = {*targets, config.data.agent, *(config.data.exclude or ())}
     first = tuple(name for name in tables[0].names if name not in others)
     if not first:
         raise ValueError(
@@ -270,21 +309,10 @@ def _feature_columns(
             raise ValueError(
                 f"{config.where}: all agents must have the same columns, got no "
                 f"{join_names(missing or sorted(extra), 4)} with {short_repr(has_not)}, which "
-                f"{short_repr(has)} has; add them, or list the columns to use in data.features."
+                f"{short_repr(has)} has; add them, or list the columns to use in data.features or "
+                "the others in data.exclude."
             )
     return first
-
-
-def feature_matrix(table: Table, columns: Sequence[str]) -> Float64Array:
-    """Return the features in some columns of a table, one row per sample."""
-    X = np.column_stack([table.numbers(name) for name in columns])
-    if not (largest := np.abs(X).max(axis=0)).max() <= MAX_FEATURE:
-        name = columns[int(np.argmax(largest))]
-        raise ValueError(
-            f"{table.where}: the column {short_repr(name)} must stay below {MAX_FEATURE:g}, got "
-            f"{largest.max():g}; rescale it."
-        )
-    return X
 
 
 def _fit_scaling(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.data.encoding import Encoding
 from pcfed.errors import did_you_mean, join_names, short_repr
 from pcfed.guarantees import feasible_model
 from pcfed.losses import Loss
@@ -61,6 +62,8 @@ class TrainedModels(SavedArchive):
         (n,): the mean of the models.
     module : str or None
         Where a module is imported from, such as ``"my_models:Net"``.
+    encoding : Encoding
+        How the columns of data files become the features.
 
     Examples
     --------
@@ -86,6 +89,11 @@ class TrainedModels(SavedArchive):
     models: Float64Array
     average: Float64Array
     module: str | None = None
+    encoding: Encoding = Encoding(())  # noqa: RUF009 - immutable; stands for the columns as they are
+
+    def __post_init__(self) -> None:
+        if not self.encoding.columns:
+            object.__setattr__(self, "encoding", Encoding(self.columns))
 
     @staticmethod
     def from_result(
@@ -115,6 +123,7 @@ class TrainedModels(SavedArchive):
             models=models,
             average=models.mean(axis=0) if setup.problem.center == "average" else center,
             module=module,
+            encoding=setup.encoding,
         )
 
     def __repr__(self) -> str:
@@ -245,7 +254,7 @@ class TrainedModels(SavedArchive):
         return to_sklearn(self, agent)
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
-        metadata = {
+        metadata: dict[str, Any] = {
             "kind": self.kind.name,
             "names": self.names,
             "columns": self.columns,
@@ -253,6 +262,8 @@ class TrainedModels(SavedArchive):
             "layout": list(self.layout.items()),
             "module": self.module,
         }
+        if not self.encoding.is_plain:
+            metadata["encoding"] = self.encoding.to_json()
         return metadata, {"models": self.models, "average": self.average}
 
     @classmethod
@@ -270,8 +281,15 @@ class TrainedModels(SavedArchive):
             expected = kind.layout(len(columns), labels, intercept="intercept" in layout)
             if layout != expected or not kind.output.accepts(labels):
                 raise ValueError("its models do not fit its columns and labels")
+        encoding = Encoding(columns)
+        if "encoding" in metadata:
+            encoding = Encoding.from_json(metadata["encoding"])
+            if encoding.features != columns:
+                raise ValueError("its columns do not fit its features")
         models, average = arrays["models"], arrays["average"]
-        return TrainedModels(kind, names, columns, labels, layout, models, average, module)
+        return TrainedModels(
+            kind, names, columns, labels, layout, models, average, module, encoding
+        )
 
 
 def delivered_model(agent: Agent, model: Array) -> Float64Array:
