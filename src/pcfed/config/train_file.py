@@ -54,7 +54,9 @@ from pcfed.sets import ConvexSet, WholeSpace
 Dtype = Literal["float64", "float32"]
 LINEAR_KEYS = ("kind", "intercept", "intercept_bound", "l2")
 TORCH_KEYS = ("kind", "module", "loss")
-NOT_IN_DIGEST = frozenset({"rounds", "save_every", "max_refusals", "gap", "local_only"})
+NOT_IN_DIGEST = frozenset(
+    {"rounds", "save_every", "eval_every", "max_refusals", "gap", "local_only"}
+)
 """Keys of [training] that change no number of any round: a run may be resumed with other values."""
 
 
@@ -434,8 +436,10 @@ class Config:
         file of the training, by its name in train.toml.
         """
         tables = self.resolved()
-        for key in NOT_IN_DIGEST:
+        for key in NOT_IN_DIGEST - {"eval_every"}:
             tables["training"].pop(key, None)
+        # Digests of earlier versions have this key: those with its default stay valid.
+        tables["training"]["eval_every"] = 1
         # Version 0.1 had only the paper's problem, and its trainings can still be resumed.
         if self.center == "average":
             del tables["training"]["center"]

@@ -21,7 +21,7 @@ from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
 from pcfed.training.directory import RunDirectory
 from pcfed.training.modules import user_code_errors
-from pcfed.training.outcome import evaluate_training
+from pcfed.training.outcome import Outcome, evaluate_training
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.step_search import (
     DIVERGENCE_FACTOR,
@@ -138,17 +138,42 @@ class Trainer:
         notify: Notify,
     ) -> Result:
         """Run the training, and save its models and its summary."""
+        earlier = self.directory.load_outcome()
         result = self._train(workers, callbacks, notify)
         if result.status not in ("finished", "stopped"):
             return result
         result.save(self.directory.result)
-        # A summary of fewer rounds must not stay beside these models.
-        self.directory.outcome.unlink(missing_ok=True)
+        if earlier is None or earlier.rounds != result.state.round:
+            # A summary of fewer rounds must not stay beside these models.
+            self.directory.outcome.unlink(missing_ok=True)
+            earlier = None
+        result = replace(result, message=self._message(result, earlier))
         try:
             return self._finish(result, workers, local_callbacks)
         except ProjectionError as error:
+            self.directory.outcome.unlink(missing_ok=True)
             notify(f"no models are saved: {error}")
             return result
+
+    def _message(self, result: Result, earlier: Outcome | None) -> str:
+        """Return what was done; ``earlier`` is the summary of a training that was done before."""
+        done, asked = result.state.round, self.config.training.rounds
+        if done > asked:
+            return (
+                f"{done} rounds are done already, more than the {asked} of {self.config.where}; "
+                f"the models are those of round {done}. To train {asked} rounds, choose another "
+                "directory with --out."
+            )
+        if earlier is None:
+            return result.message
+        when = self.directory.finished_at().strftime("%Y-%m-%d %H:%M")
+        is_stopped = done < asked
+        reason = "the certified gap was reached after" if is_stopped else "it has"
+        change = "lower training.gap" if is_stopped else "raise training.rounds"
+        return (
+            f"Already finished on {when}: {reason} {done} rounds, and nothing was trained now. "
+            f"To train longer, {change}; to train again, choose another directory with --out."
+        )
 
     def _train(self, workers: int, callbacks: Sequence[Callback], notify: Notify) -> Result:
         """Run all rounds, or until the run is interrupted."""
@@ -222,7 +247,9 @@ class Trainer:
                 "No rows are held out, so there are no scores and no intervals; see data.held_out."
             )
         outcome = evaluate_training(self.setup, result, trained, local, tuple(notes))
-        outcome.save(self.directory.outcome)
+        # The time of the file is that of the end of the training.
+        if outcome != self.directory.load_outcome():
+            outcome.save(self.directory.outcome)
         return result
 
     def _why_not_compared(self) -> str | None:
