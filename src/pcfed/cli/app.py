@@ -31,6 +31,15 @@ DataDir = Annotated[
     ),
 ]
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Use another value for a key of the file, such as training.rounds=30; repeatable.",
+    ),
+]
+
 
 def run_app() -> NoReturn:
     """Run the application; errors are printed, one sentence per line, and the exit code is 2."""

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from pcfed.cli.app import app, console, errors, print_error, say
+from pcfed.cli.app import Overrides, app, console, errors, print_error, say
 from pcfed.cli.display import Display, agent_table, certificate, verdicts
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
@@ -24,6 +24,7 @@ def train(
         Path | None,
         typer.Option(help="Run directory; by default runs/ and the name of the TOML file."),
     ] = None,
+    overrides: Overrides = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of parallel workers.")] = 1,
     allow_import: Annotated[
         bool, typer.Option("--allow-import", help="Run the Python file that model.module names.")
@@ -42,7 +43,7 @@ def train(
     time; after that, or after a crash, the same command resumes it from the last saved round, and
     the result is the same to the last bit.
     """
-    trainer = prepare(config, out, allow_import=allow_import)
+    trainer = prepare(config, out, allow_import=allow_import, overrides=overrides or ())
     tracking = open_trackers(trainer, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
     with Display(trainer.config.training.rounds, trainer.setup.problem.names) as display, tracking:
         tracking.notify = display.notify

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from pcfed.cli.app import app, console, errors, say
+from pcfed.cli.app import Overrides, app, console, errors, say
 from pcfed.cli.progress import ProgressBar
 from pcfed.problem import Center
 from pcfed.storage.atomic import write_atomically
@@ -25,6 +25,7 @@ from pcfed.training.tuned_config import (
     candidates_for,
     cross_validation,
     default_candidate,
+    overridden_text,
     scaled_constraints,
     tuned_text,
 )
@@ -59,6 +60,7 @@ def tune(
         int | None,
         typer.Option(min=1, help="Rounds of one training; by default as in the file, at most 50."),
     ] = None,
+    overrides: Overrides = None,
     limits: Annotated[
         bool, typer.Option("--limits", help="Also try half and twice the budgets of all sets.")
     ] = False,
@@ -80,9 +82,10 @@ def tune(
 
     Only rows for training are used; held-out rows stay untouched. You can stop the search with
     Ctrl-C at any time; the same command resumes it from FILE.tuning.json. A picture of all scores
-    is in FILE.tuning.png.
+    is in FILE.tuning.png. Values of --set are in the new file, too.
     """
-    loaded = load_config(config)
+    loaded = load_config(config, overrides or ())
+    text = overridden_text(config.read_bytes().decode(), loaded.overrides)
     out = _output(config, write, in_place=in_place, overwrite=overwrite)
     candidates = candidates_for(
         loaded,
@@ -136,7 +139,6 @@ def tune(
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
-    text = config.read_bytes().decode()
     new, notes = tuned_text(text, loaded, setup.problem.names, best)
     console.print(_table(found))
     for sentence in (_choice(found), *_limits(changes, found, asked=limits), *notes):

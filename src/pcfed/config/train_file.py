@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ from pcfed.config.fields import (
     describe_kinds,
     format_constraint,
 )
+from pcfed.config.overrides import Override, parse_overrides
 from pcfed.config.personalization import (
     DEFAULT_COUPLING,
     DEFAULT_PERSONALIZATION,
@@ -360,6 +361,8 @@ class Config:
         The algorithm; ``"auto"`` is still a keyword in it.
     agents : tuple of AgentSettings
         The agents that have a table, with the defaults filled in.
+    overrides : tuple of Override
+        The values that were not taken from the file.
     """
 
     path: Path
@@ -369,11 +372,13 @@ class Config:
     training: Training
     defaults: Defaults
     agents: tuple[AgentSettings, ...]
+    overrides: tuple[Override, ...] = ()
 
     @property
     def where(self) -> str:
-        """The name of the file in messages."""
-        return display_path(self.path)
+        """The name of the file in messages, with the values that were not taken from it."""
+        options = " ".join(each.option for each in self.overrides)
+        return f"{display_path(self.path)} with {options}" if options else display_path(self.path)
 
     @property
     def center(self) -> Center:
@@ -457,8 +462,15 @@ class Config:
         return hashlib.sha256(json.dumps(tables, allow_nan=False).encode()).hexdigest()
 
 
-def load_config(path: str | Path) -> Config:
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Read train.toml, but not the data files that it names.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    overrides : iterable of str
+        Values that replace those of the file, such as ``"training.rounds=30"``.
 
     Raises
     ------
@@ -485,18 +497,21 @@ def load_config(path: str | Path) -> Config:
     [('north', L1Ball(radius=5.0)), ('south', WholeSpace())]
     >>> home.cleanup()
     """
-    return read_config(read_toml(Path(path)), Path(path))
+    parsed = parse_overrides(overrides)
+    return read_config(read_toml(Path(path)), Path(path), parsed)
 
 
-def read_config(table: Mapping[str, object], path: Path) -> Config:
+def read_config(
+    table: Mapping[str, Any], path: Path, overrides: tuple[Override, ...] = ()
+) -> Config:
     """Return the configuration that tables describe, as TOML or JSON has them.
 
     They are from the file ``path``, whose folder has the data. Errors are those of `load_config`.
     """
-    file = validate_file(TrainFile, table, path)
+    file = validate_file(TrainFile, table, path, overrides)
     tables = (file.model, file.data, file.algorithm, file.training, file.defaults)
     agents = [_settings(name, each, file.data, file.defaults) for name, each in file.agents.items()]
-    return Config(path, *tables, tuple(agents))
+    return Config(path, *tables, tuple(agents), overrides)
 
 
 def _settings(name: str, agent: AgentTable, data: Data, defaults: Defaults) -> AgentSettings:

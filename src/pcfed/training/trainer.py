@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -334,7 +334,11 @@ def _warnings_sent_to(notify: Notify) -> Iterator[None]:
 
 
 def prepare(
-    path: str | Path, out: str | Path | None = None, *, allow_import: bool = False
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    allow_import: bool = False,
+    overrides: Iterable[str] = (),
 ) -> Trainer:
     r"""Read and check everything that a training needs, without writing anything.
 
@@ -346,6 +350,8 @@ def prepare(
         The run directory; ``runs/`` and the name of the file by default.
     allow_import : bool
         Whether ``model.module`` may be imported, which runs the code in that file.
+    overrides : iterable of str
+        Values that replace those of the file, such as ``"training.rounds=30"``.
 
     Raises
     ------
@@ -370,7 +376,7 @@ def prepare(
     {'coefficients': array([1.]), 'intercept': array([2.41...])}
     >>> home.cleanup()
     """
-    config = load_config(path)
+    config = load_config(path, overrides)
     directory = Path("runs", config.path.stem) if out is None else Path(out)
     setup = build_setup(config, allow_import=allow_import)
     saved = config.with_intercept_bound(setup.problem.agents[0].intercept_bound)
