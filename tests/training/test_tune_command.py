@@ -43,10 +43,8 @@ def test_a_new_file_that_trains(tmp_path, monkeypatch, capsys):
     old_lines, new_lines = before.splitlines(), new.splitlines()
     changed = [line for line in new_lines if line not in old_lines]
     assert all(line.split()[0] in ("personalization", "coupling", "center") for line in changed)
-    assert [line for line in old_lines if line not in new_lines] in (
-        [],
-        ["coupling = 0.1            # the pull towards the average: 0 for none", "coupling = 0.05"],
-    )
+    replaced = [line for line in old_lines if line not in new_lines]
+    assert all(line.split()[0] in ("personalization", "coupling") for line in replaced)
     config = load_config(tmp_path / "train.tuned.toml")
     assert config.agent("university").coupling == config.defaults.coupling / 2
     assert command(["train", "train.tuned.toml"], monkeypatch) == 0

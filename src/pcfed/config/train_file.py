@@ -377,8 +377,13 @@ class Config:
     @property
     def where(self) -> str:
         """The name of the file in messages, with the values that were not taken from it."""
-        options = " ".join(each.option for each in self.overrides)
-        return f"{display_path(self.path)} with {options}" if options else display_path(self.path)
+        where = display_path(self.path)
+        if not self.overrides:
+            return where
+        # More options would leave no space for the error.
+        options = " ".join(each.option for each in self.overrides[:2])
+        number = len(self.overrides)
+        return f"{where} with {options if number <= 2 else f'{number} values of --set'}"
 
     @property
     def center(self) -> Center:
