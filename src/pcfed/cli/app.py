@@ -67,6 +67,12 @@ def _version(
         raise typer.Exit
 
 
+def examples(*commands: str) -> str:
+    """Return example commands as the last paragraphs of a command's help."""
+    # Help texts keep line breaks only between paragraphs.
+    return "\n\n".join(["Examples:", *map(escape, commands)])
+
+
 def say(text: str) -> None:
     """Print a text as it is, without markup, colours or line breaks."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pcfed.cli.app import app, say
+from pcfed.cli.app import app, examples, say
 from pcfed.data.tables import read_table
 from pcfed.storage.atomic import write_atomically
 from pcfed.training.exports import EXPORT_FORMATS, export
@@ -29,7 +29,12 @@ class Format(StrEnum):
     sklearn = "sklearn"
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "pcfed predict runs/train new.csv --agent harbour",
+        "pcfed predict runs/train new.csv --agent average --probabilities --out p.csv",
+    )
+)
 def predict(
     run: Run,
     data: Annotated[Path, typer.Argument(help="The rows to predict: .csv, .npz or .parquet.")],
@@ -73,7 +78,13 @@ def predict(
     say(f"{len(X)} predictions by {agent} in {out}.")
 
 
-@app.command("export")
+@app.command(
+    "export",
+    epilog=examples(
+        "pcfed export runs/train --to sklearn",
+        "pcfed export runs/train --to torch --agent harbour --out harbour.pt",
+    ),
+)
 def export_models(
     run: Run,
     to: Annotated[Format, typer.Option(help="The program that the models are for.")],

@@ -10,14 +10,20 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from pcfed.cli.app import Overrides, app, console, errors, print_error, say
+from pcfed.cli.app import Overrides, app, console, errors, examples, print_error, say
 from pcfed.cli.display import Display, agent_table, certificate, verdicts
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
 from pcfed.training.trainer import prepare
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "pcfed train train.toml",
+        "pcfed train train.toml --out runs/second --set defaults.coupling=1",
+        "pcfed train train.toml --out runs/fedavg --set algorithm.name=FedAvg",
+    )
+)
 def train(
     config: Annotated[Path, typer.Argument(help="The TOML file that describes the training.")],
     out: Annotated[

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from pcfed.cli.app import Overrides, app, console, errors, say
+from pcfed.cli.app import Overrides, app, console, errors, examples, say
 from pcfed.cli.progress import ProgressBar
 from pcfed.problem import Center
 from pcfed.storage.atomic import write_atomically
@@ -43,7 +43,13 @@ from pcfed.training.tuning_plot import png_of
 FACTORS = {0.5: "Half the budget", 2.0: "Twice the budget"}
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "pcfed tune train.toml",
+        "pcfed tune train.toml --personalization 0.5,1 --coupling 0.1,1 --limits",
+        "pcfed tune train.toml --set training.seed=1 --write other.toml",
+    )
+)
 def tune(
     config: Annotated[Path, typer.Argument(help="The TOML file that describes the training.")],
     personalization: Annotated[
