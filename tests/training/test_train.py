@@ -13,7 +13,9 @@ import pytest
 
 from pcfed import Result, read_journal
 from pcfed.storage.locks import exclusive_lock
-from pcfed.training import prepare
+from pcfed.training import Outcome, prepare
+from pcfed.training.directory import RunMetadata
+from pcfed.training.example import write_example
 from tests.simulation.test_run import same
 from tests.training.folders import OWN_CONFIG, folder_with, without_intercept
 
@@ -83,16 +85,74 @@ def test_more_rounds_resume_from_the_checkpoint(tmp_path):
     same(longer, prepare(path, tmp_path / "other").run())
 
 
+def test_fewer_rounds_than_are_done_change_nothing_and_are_reported(tmp_path):
+    folder_with(tmp_path, config=CONFIG)
+    assert command(tmp_path, "train.toml").returncode == 0
+    models = (tmp_path / "runs" / "train" / "models.npz").read_bytes()
+    (tmp_path / "train.toml").write_text(CONFIG.replace("rounds = 30", "rounds = 20"))
+    done = command(tmp_path, "train.toml")
+    assert done.returncode == 0
+    assert "20 rounds done" not in done.stdout
+    assert (
+        "30 rounds are done already, more than the 20 of train.toml; the models are those of round "
+        "30. To train 20 rounds, choose another directory with --out."
+    ) in done.stdout
+    assert (tmp_path / "runs" / "train" / "models.npz").read_bytes() == models
+    saved = RunMetadata.load(tmp_path / "runs" / "train" / "config.json")
+    assert saved.config["training"]["rounds"] == 30
+
+
+def test_a_finished_training_says_since_when(tmp_path):
+    path = folder_with(tmp_path, config=CONFIG)
+    assert prepare(path, tmp_path / "run").run().message == "30 rounds done."
+    outcome = tmp_path / "run" / "outcome.json"
+    os.utime(outcome, (0, 86400 * 365))
+    for _ in range(2):
+        result = prepare(path, tmp_path / "run").run()
+        assert result.message.startswith("Already finished on 1971-01-01 ")
+        assert "it has 30 rounds, and nothing was trained now. To train longer, raise" in (
+            result.message
+        )
+    path.write_text(CONFIG.replace("rounds = 30", "rounds = 31"))
+    assert prepare(path, tmp_path / "run").run().message == "31 rounds done."
+    assert outcome.stat().st_mtime > 86400 * 365
+
+
+def test_a_training_that_reached_its_gap_says_what_to_change(tmp_path):
+    path = write_example(tmp_path)[0]
+    path.write_text(path.read_text().replace("# gap = 0.001", "gap = 0.1"))
+    first = prepare(path, tmp_path / "run").run()
+    assert first.status == "stopped"
+    again = prepare(path, tmp_path / "run").run()
+    assert again.state.round == first.state.round < 30
+    assert "To train longer, lower training.gap; to train again" in again.message
+
+
+def test_keys_that_change_no_number_may_change_in_one_directory(tmp_path):
+    path, run = folder_with(tmp_path, config=CONFIG), tmp_path / "run"
+    prepare(path, run).run()
+    assert Outcome.load(run / "outcome.json").notes == ()
+    changed = CONFIG.replace("rounds = 30", "rounds = 40\neval_every = 4\nlocal_only = false")
+    path.write_text(changed.replace("save_every = 4", "save_every = 7\nmax_refusals = 3"))
+    same(prepare(path, run).run(), prepare(path, tmp_path / "other").run())
+    rounds = [record.round for record in read_journal(run / "history.jsonl")]
+    assert rounds == [*range(1, 31), 32, 36, 40]
+    assert "training.local_only is false" in Outcome.load(run / "outcome.json").notes[0]
+    training = RunMetadata.load(run / "config.json").config["training"]
+    keys = ("rounds", "eval_every", "local_only", "save_every", "max_refusals")
+    assert [training[key] for key in keys] == [40, 4, False, 7, 3]
+
+
 REFUSED = {
     "another training": (
         lambda path, run: path.write_text(CONFIG.replace("0.5", "0.25")),
-        "contains another training: the configuration or the data have changed",
+        "contains another training: training.batch was 0.5 and is 0.25; give another",
     ),
     "other data": (
         lambda path, run: (path.parent / "north.csv").write_text(
             "area,rooms,load\n1,2,1\n2,1,2\n3,1,1\n"
         ),
-        "contains another training",
+        r"training: model.intercept_bound \(computed from the data if it is not given\) was",
     ),
     "something else": (
         lambda path, run: (run / "config.json").unlink(),

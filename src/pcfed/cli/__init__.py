@@ -13,6 +13,7 @@ MODULES = {
     "tune": "tune",
     "predict": "models",
     "export": "models",
+    "runs": "runs",
     "report": "report",
     "compare": "report",
     "reproduce": "reproduce",

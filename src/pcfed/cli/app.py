@@ -31,6 +31,15 @@ DataDir = Annotated[
     ),
 ]
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Use another value for a key of the file, such as training.rounds=30; repeatable.",
+    ),
+]
+
 
 def run_app() -> NoReturn:
     """Run the application; errors are printed, one sentence per line, and the exit code is 2."""
@@ -56,6 +65,12 @@ def _version(
     if show:
         console.print(f"pcfed {version('pcfed')}", highlight=False)
         raise typer.Exit
+
+
+def examples(*commands: str) -> str:
+    """Return example commands as the last paragraphs of a command's help."""
+    # Help texts keep line breaks only between paragraphs.
+    return "\n\n".join(["Examples:", *map(escape, commands)])
 
 
 def say(text: str) -> None:

@@ -8,13 +8,13 @@ import typer
 from rich.table import Table
 
 from pcfed import data
-from pcfed.cli.app import DataDir, app, console
+from pcfed.cli.app import DataDir, app, console, examples
 
 data_app = typer.Typer(help="List and download data sets, and print where they are.")
 app.add_typer(data_app, name="data", no_args_is_help=True)
 
 
-@data_app.command("list")
+@data_app.command("list", epilog=examples("pcfed data list"))
 def list_data(data_dir: DataDir = None) -> None:
     """List the data sets, and whether they are on this machine."""
     table = Table("name", "downloaded", "folder", "megabytes")
@@ -26,7 +26,7 @@ def list_data(data_dir: DataDir = None) -> None:
     console.print(table)
 
 
-@data_app.command("fetch")
+@data_app.command("fetch", epilog=examples("pcfed data fetch mnist swissmetro"))
 def fetch_data(
     names: Annotated[list[str], typer.Argument(help="Data sets to download.")],
     data_dir: DataDir = None,
@@ -37,7 +37,7 @@ def fetch_data(
         console.print(f"{name}: {folder or 'comes with scikit-learn'}", highlight=False)
 
 
-@data_app.command("path")
+@data_app.command("path", epilog=examples("pcfed data path", "pcfed data path mnist"))
 def path_of_data(
     name: Annotated[str | None, typer.Argument(help="A data set; by default the cache.")] = None,
     data_dir: DataDir = None,

@@ -34,6 +34,7 @@ class Display(ProgressBar):
     """The progress of a training, with the agents' distances from their sets below it."""
 
     def __init__(self, rounds: int, names: Sequence[str]) -> None:
+        # Before the constructor of rich, which draws the display once.
         self._names = names
         self._last: Record | None = None
         super().__init__(errors)

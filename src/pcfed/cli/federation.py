@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pcfed.cli.app import app, console, errors, print_error, say
+from pcfed.cli.app import app, console, errors, examples, print_error, say
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.paths import HISTORY, RESULT, STATUS
 from pcfed.federation.server_state import ServerResult
@@ -27,7 +27,11 @@ DEFAULT_FOLDER = Path("federation")
 MAX_ROUNDS_SHOWN = 10
 
 
-@federation_app.command()
+@federation_app.command(
+    epilog=examples(
+        "pcfed federation up --agents 3", "pcfed federation up --secure --folder heating"
+    )
+)
 def up(
     agents: Annotated[int, typer.Option(min=2, help="Number of agents of the example.")] = 4,
     secure: Annotated[bool, typer.Option("--secure", help="Use TLS and keys for agents.")] = False,
@@ -43,7 +47,9 @@ def up(
     )
 
 
-@federation_app.command()
+@federation_app.command(
+    epilog=examples("pcfed federation run", "pcfed federation run --folder heating")
+)
 def run(folder: Folder = DEFAULT_FOLDER) -> None:
     """Train as the server's file says; rerun the command to resume after an interruption."""
     federation = _running_federation(folder)
@@ -62,7 +68,7 @@ def run(folder: Folder = DEFAULT_FOLDER) -> None:
     _show_result(federation.training_directory)
 
 
-@federation_app.command()
+@federation_app.command(epilog=examples("pcfed federation audit"))
 def audit(folder: Folder = DEFAULT_FOLDER) -> None:
     """Check that the agents' private vectors add up to the server's averages; trains nothing."""
     federation = _running_federation(folder)
@@ -74,7 +80,7 @@ def audit(folder: Folder = DEFAULT_FOLDER) -> None:
         _show_audit(result)
 
 
-@federation_app.command()
+@federation_app.command(epilog=examples("pcfed federation status --folder heating"))
 def status(folder: Folder = DEFAULT_FOLDER) -> None:
     """Show the processes, the progress of the training, and which agents are present or late."""
     federation = LocalFederation(folder)
@@ -90,13 +96,18 @@ def status(folder: Folder = DEFAULT_FOLDER) -> None:
     _show_result(training)
 
 
-@federation_app.command()
+@federation_app.command(epilog=examples("pcfed federation down"))
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop all processes of the federation."""
     say(f"Stopped {LocalFederation(folder).down()} processes.")
 
 
-@federation_app.command()
+@federation_app.command(
+    epilog=examples(
+        "pcfed federation keys --host server.example.org",
+        "pcfed federation keys --host 10.0.0.1 north south",
+    )
+)
 def keys(
     host: Annotated[list[str], typer.Option(help="Host name or address of the server.")],
     agents: Annotated[

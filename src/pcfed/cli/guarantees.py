@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from pcfed import guarantees
 from pcfed.algorithms import PCFedAvg
-from pcfed.cli.app import DataDir, app, console, errors, say
+from pcfed.cli.app import DataDir, app, console, errors, examples, say
 from pcfed.experiments.claims import coverage
 from pcfed.experiments.jobs import build_problem, problem_of_run
 from pcfed.experiments.presets import NAMES, RunSpec, Setting, load_preset
@@ -21,7 +21,7 @@ from pcfed.problem import Problem
 from pcfed.simulation.result import Result
 
 
-@app.command()
+@app.command(epilog=examples("pcfed bounds mnist --quick", "pcfed bounds mnist --epsilon 0.01"))
 def bounds(
     name: Annotated[
         str, typer.Argument(help=f"An experiment, of {', '.join(NAMES)}, or a .toml file.")
@@ -77,7 +77,7 @@ def _constants(
     )
 
 
-@app.command("certify")
+@app.command("certify", epilog=examples("pcfed certify results/runs/run.npz"))
 def certify_run(
     run: Annotated[Path, typer.Argument(help="A saved run, results/runs/….npz.")],
     data_dir: DataDir = None,

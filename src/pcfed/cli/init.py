@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from pcfed.cli.app import app, say
+from pcfed.cli.app import app, examples, say
 from pcfed.training.example import write_example
 
 
-@app.command()
+@app.command(epilog=examples("pcfed init", "pcfed init clinics"))
 def init(
     folder: Annotated[Path, typer.Argument(help="The folder; this one by default.")] = Path(),
 ) -> None:

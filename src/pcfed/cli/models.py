@@ -14,7 +14,7 @@ import typer
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from pcfed.cli.app import app, errors, say
+from pcfed.cli.app import app, errors, examples, say
 from pcfed.data.tables import read_table
 from pcfed.storage.atomic import write_atomically
 from pcfed.training.exports import EXPORT_FORMATS, export
@@ -32,7 +32,12 @@ class Format(StrEnum):
     sklearn = "sklearn"
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "pcfed predict runs/train new.csv --agent harbour",
+        "pcfed predict runs/train new.csv --agent average --probabilities --out p.csv",
+    )
+)
 def predict(
     run: Run,
     data: Annotated[Path, typer.Argument(help="The rows to predict: .csv, .npz or .parquet.")],
@@ -124,7 +129,13 @@ def _spread(values: list[Any], complete: NDArray[np.bool_]) -> list[Any]:
     return [next(rest) if is_complete else "" for is_complete in complete]
 
 
-@app.command("export")
+@app.command(
+    "export",
+    epilog=examples(
+        "pcfed export runs/train --to sklearn",
+        "pcfed export runs/train --to torch --agent harbour --out harbour.pt",
+    ),
+)
 def export_models(
     run: Run,
     to: Annotated[Format, typer.Option(help="The program that the models are for.")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from pcfed.cli.app import app, console, say
+from pcfed.cli.app import app, console, examples, say
 from pcfed.report import write_training_report
 from pcfed.report.training_report import compared_metrics, compared_settings, runs_by_title
 from pcfed.training.saved_run import open_run
@@ -18,10 +19,15 @@ from pcfed.training.saved_run import open_run
 Out = Annotated[Path | None, typer.Option(help="The HTML file to write.")]
 
 
-@app.command()
+@app.command(
+    epilog=examples("pcfed report runs/train", "pcfed report runs/train --open --out train.html")
+)
 def report(
     run: Annotated[Path, typer.Argument(help="The run directory of a training, finished or not.")],
     out: Out = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
 ) -> None:
     """Write a page on a training: curves, every agent's model and metrics, the certificate.
 
@@ -30,10 +36,15 @@ def report(
     """
     path = run / "report.html" if out is None else out
     write_training_report([open_run(run)], path)
-    say(f"Open {path}")
+    if open_page and webbrowser.open(path.resolve().as_uri()):
+        say(f"{path} is open in the browser.")
+    else:
+        say(f"Open {path}")
 
 
-@app.command()
+@app.command(
+    epilog=examples("pcfed compare runs/first runs/second", "pcfed compare runs/a runs/b runs/c")
+)
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="The run directories of trainings.")],
     out: Out = None,

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from pcfed import data
-from pcfed.cli.app import DataDir, app, console, errors
+from pcfed.cli.app import DataDir, app, console, errors, examples
 from pcfed.cli.progress import ProgressBar
 from pcfed.experiments.claims import Claim, claims
 from pcfed.experiments.figures import write_figures
@@ -38,7 +38,9 @@ OTHERS = (RATES, ROUNDS, PERSONAL)
 """The experiments that are not presets."""
 
 
-@app.command()
+@app.command(
+    epilog=examples("pcfed reproduce --quick", "pcfed reproduce mnist --workers 4 --out results")
+)
 def reproduce(
     names: Annotated[
         list[str] | None,

@@ -10,20 +10,27 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from pcfed.cli.app import app, console, errors, print_error, say
+from pcfed.cli.app import Overrides, app, console, errors, examples, print_error, say
 from pcfed.cli.display import Display, agent_table, certificate, verdicts
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
 from pcfed.training.trainer import prepare
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "pcfed train train.toml",
+        "pcfed train train.toml --out runs/second --set defaults.coupling=1",
+        "pcfed train train.toml --out runs/fedavg --set algorithm.name=FedAvg",
+    )
+)
 def train(
     config: Annotated[Path, typer.Argument(help="The TOML file that describes the training.")],
     out: Annotated[
         Path | None,
         typer.Option(help="Run directory; by default runs/ and the name of the TOML file."),
     ] = None,
+    overrides: Overrides = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Number of threads; by default as many as are useful.")
     ] = None,
@@ -44,7 +51,7 @@ def train(
     time; after that, or after a crash, the same command resumes it from the last saved round, and
     the result is the same to the last bit.
     """
-    trainer = prepare(config, out, allow_import=allow_import)
+    trainer = prepare(config, out, allow_import=allow_import, overrides=overrides or ())
     tracking = open_trackers(trainer, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
     with Display(trainer.config.training.rounds, trainer.setup.problem.names) as display, tracking:
         tracking.notify = display.notify

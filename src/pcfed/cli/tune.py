@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from pcfed.cli.app import app, console, errors, say
+from pcfed.cli.app import Overrides, app, console, errors, examples, say
 from pcfed.cli.progress import ProgressBar
 from pcfed.problem import Center
 from pcfed.storage.atomic import write_atomically
@@ -25,6 +25,7 @@ from pcfed.training.tuned_config import (
     candidates_for,
     cross_validation,
     default_candidate,
+    overridden_text,
     scaled_constraints,
     tuned_text,
 )
@@ -42,7 +43,13 @@ from pcfed.training.tuning_plot import png_of
 FACTORS = {0.5: "Half the budget", 2.0: "Twice the budget"}
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "pcfed tune train.toml",
+        "pcfed tune train.toml --personalization 0.5,1 --coupling 0.1,1 --limits",
+        "pcfed tune train.toml --set training.seed=1 --write other.toml",
+    )
+)
 def tune(
     config: Annotated[Path, typer.Argument(help="The TOML file that describes the training.")],
     personalization: Annotated[
@@ -59,6 +66,7 @@ def tune(
         int | None,
         typer.Option(min=1, help="Rounds of one training; by default as in the file, at most 50."),
     ] = None,
+    overrides: Overrides = None,
     limits: Annotated[
         bool, typer.Option("--limits", help="Also try half and twice the budgets of all sets.")
     ] = False,
@@ -80,9 +88,10 @@ def tune(
 
     Only rows for training are used; held-out rows stay untouched. You can stop the search with
     Ctrl-C at any time; the same command resumes it from FILE.tuning.json. A picture of all scores
-    is in FILE.tuning.png.
+    is in FILE.tuning.png. Values of --set are in the new file, too.
     """
-    loaded = load_config(config)
+    loaded = load_config(config, overrides or ())
+    text = overridden_text(config.read_bytes().decode(), loaded.overrides)
     out = _output(config, write, in_place=in_place, overwrite=overwrite)
     candidates = candidates_for(
         loaded,
@@ -136,7 +145,6 @@ def tune(
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
-    text = config.read_bytes().decode()
     new, notes = tuned_text(text, loaded, setup.problem.names, best)
     console.print(_table(found))
     for sentence in (_choice(found), *_limits(changes, found, asked=limits), *notes):

@@ -30,7 +30,7 @@ SPACE_AND_COMMENTS = re.compile(r"(?:\s|#[^\n]*)*")
 SCALAR = re.compile(r"[^\s,\]}#]+(?: \d[^\s,\]}#]*)?")  # a date and its time may have one space
 
 
-def set_value(text: str, keys: Keys, value: float | str) -> str:
+def set_value(text: str, keys: Keys, value: Any) -> str:
     r"""Return the text of a TOML file with another value for one key, which is added if necessary.
 
     Raises
@@ -45,7 +45,7 @@ def set_value(text: str, keys: Keys, value: float | str) -> str:
     coupling = 2.0  # the pull
     """
     before = tomllib.loads(text)
-    written = json.dumps(value) if isinstance(value, str) else repr(value)
+    written = _written(value)
     edited = _edited(text, keys, written)
     expected = copy.deepcopy(before)
     table = expected
@@ -64,12 +64,27 @@ def set_value(text: str, keys: Keys, value: float | str) -> str:
     return edited
 
 
+def _written(value: Any) -> str:
+    """Return a value as TOML writes it on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_written_key(k)} = {_written(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, (str, bool)):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
+
+
+def _written_key(name: str) -> str:
+    return name if BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
 def _edited(text: str, keys: Keys, written: str) -> str:
     """Return the text with a value replaced, or with a new key in the place that fits best."""
     *outer, key = keys
     table, newline = tuple(outer), "\r\n" if "\r\n" in text else "\n"
     items = _Scanner(text).items
-    line = f"{key if BARE_KEY.fullmatch(key) else json.dumps(key)} = {written}"
+    line = f"{_written_key(key)} = {written}"
 
     def splice(start: int, end: int, new: str) -> str:
         return text[:start] + new + text[end:]
@@ -94,7 +109,7 @@ def _edited(text: str, keys: Keys, written: str) -> str:
             start = text.rfind("\n", 0, item.start) + 1
             prefix = text[item.start : item.value].rpartition(".")[0]
             return splice(start, start, f"{prefix}.{line}{newline}")
-    names = (name if BARE_KEY.fullmatch(name) else json.dumps(name) for name in table)
+    names = map(_written_key, table)
     gap = newline if text.endswith("\n") else 2 * newline if text else ""
     return f"{text}{gap}[{'.'.join(names)}]{newline}{line}{newline}"
 

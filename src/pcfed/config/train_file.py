@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ from pcfed.config.fields import (
     describe_kinds,
     format_constraint,
 )
+from pcfed.config.overrides import Override, parse_overrides
 from pcfed.config.personalization import (
     DEFAULT_COUPLING,
     DEFAULT_PERSONALIZATION,
@@ -54,7 +55,9 @@ from pcfed.sets import ConvexSet, WholeSpace
 Dtype = Literal["float64", "float32"]
 LINEAR_KEYS = ("kind", "intercept", "intercept_bound", "l2")
 TORCH_KEYS = ("kind", "module", "loss")
-NOT_IN_DIGEST = frozenset({"rounds", "save_every", "max_refusals", "gap", "local_only"})
+NOT_IN_DIGEST = frozenset(
+    {"rounds", "save_every", "eval_every", "max_refusals", "gap", "local_only"}
+)
 """Keys of [training] that change no number of any round: a run may be resumed with other values."""
 
 
@@ -386,6 +389,8 @@ class Config:
         The algorithm; ``"auto"`` is still a keyword in it.
     agents : tuple of AgentSettings
         The agents that have a table, with the defaults filled in.
+    overrides : tuple of Override
+        The values that were not taken from the file.
     """
 
     path: Path
@@ -395,11 +400,18 @@ class Config:
     training: Training
     defaults: Defaults
     agents: tuple[AgentSettings, ...]
+    overrides: tuple[Override, ...] = ()
 
     @property
     def where(self) -> str:
-        """The name of the file in messages."""
-        return display_path(self.path)
+        """The name of the file in messages, with the values that were not taken from it."""
+        where = display_path(self.path)
+        if not self.overrides:
+            return where
+        # More options would leave no space for the error.
+        options = " ".join(each.option for each in self.overrides[:2])
+        number = len(self.overrides)
+        return f"{where} with {options if number <= 2 else f'{number} values of --set'}"
 
     @property
     def center(self) -> Center:
@@ -462,8 +474,10 @@ class Config:
         file of the training, by its name in train.toml.
         """
         tables = self.resolved()
-        for key in NOT_IN_DIGEST:
+        for key in NOT_IN_DIGEST - {"eval_every"}:
             tables["training"].pop(key, None)
+        # Digests of earlier versions have this key: those with its default stay valid.
+        tables["training"]["eval_every"] = 1
         # Version 0.1 had no such keys and only the paper's problem; its trainings can be resumed.
         for key, field in Data.model_fields.items():
             if key in NEW_DATA_KEYS and getattr(self.data, key) == field.default:
@@ -484,8 +498,15 @@ class Config:
         return hashlib.sha256(json.dumps(tables, allow_nan=False).encode()).hexdigest()
 
 
-def load_config(path: str | Path) -> Config:
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Read train.toml, but not the data files that it names.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    overrides : iterable of str
+        Values that replace those of the file, such as ``"training.rounds=30"``.
 
     Raises
     ------
@@ -512,18 +533,21 @@ def load_config(path: str | Path) -> Config:
     [('north', L1Ball(radius=5.0)), ('south', WholeSpace())]
     >>> home.cleanup()
     """
-    return read_config(read_toml(Path(path)), Path(path))
+    parsed = parse_overrides(overrides)
+    return read_config(read_toml(Path(path)), Path(path), parsed)
 
 
-def read_config(table: Mapping[str, object], path: Path) -> Config:
+def read_config(
+    table: Mapping[str, Any], path: Path, overrides: tuple[Override, ...] = ()
+) -> Config:
     """Return the configuration that tables describe, as TOML or JSON has them.
 
     They are from the file ``path``, whose folder has the data. Errors are those of `load_config`.
     """
-    file = validate_file(TrainFile, table, path)
+    file = validate_file(TrainFile, table, path, overrides)
     tables = (file.model, file.data, file.algorithm, file.training, file.defaults)
     agents = [_settings(name, each, file.data, file.defaults) for name, each in file.agents.items()]
-    return Config(path, *tables, tuple(agents))
+    return Config(path, *tables, tuple(agents), overrides)
 
 
 def _settings(name: str, agent: AgentTable, data: Data, defaults: Defaults) -> AgentSettings:

@@ -6,7 +6,7 @@ pydantic finds all errors of a file at once; here they are translated.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from pcfed.config.fields import FileModel, KeyErrors
 from pcfed.config.json_schema import Schema, rule_of, schema_of, toml_value
+from pcfed.config.overrides import Override, apply_overrides
 from pcfed.data.readers import decode_text, read_bytes
 from pcfed.errors import did_you_mean, display_path, one_line, short_repr
 
@@ -47,16 +48,55 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def validate_file(model: type[Model], table: object, path: Path) -> Model:
-    """Return a file as its model, or raise a `ConfigError` with one sentence per error."""
+def validate_file(
+    model: type[Model],
+    table: Mapping[str, Any],
+    path: Path,
+    overrides: Sequence[Override] = (),
+) -> Model:
+    """Return a file as its model, or raise a `ConfigError` with one sentence per error.
+
+    Values of ``overrides`` replace those of the file; errors that they cause name them.
+    """
     try:
-        return model.model_validate(table)
+        return model.model_validate(apply_overrides(table, overrides))
     except ValidationError as error:
-        where = display_path(path)
-        found = [f"{where}: {place or 'the file'} {text}" for place, text in explain(error, model)]
+        errors = explain(error, model)
+    where = display_path(path)
+    found = []
+    for place, text in errors:
+        causes = _causes((place, text), model, table, overrides) if overrides else ()
+        options = " ".join(each.option for each in causes)
+        found.append(f"{where}{' with ' if options else ''}{options}: {place or 'the file'} {text}")
     if len(found) > MAX_ERRORS:
         found[MAX_ERRORS:] = [f"{where}: there are more errors; correct these first."]
     raise ConfigError(found)
+
+
+def _causes(
+    error: tuple[str, str],
+    model: type[FileModel],
+    table: Mapping[str, Any],
+    overrides: Sequence[Override],
+) -> Sequence[Override]:
+    """Return the overrides without which there is no such error; none if the file has it."""
+
+    def has_error(some: Sequence[Override]) -> bool:
+        try:
+            model.model_validate(apply_overrides(table, some))
+        except ValidationError as failure:
+            return error in explain(failure, model)
+        return False
+
+    if has_error(()):
+        return ()
+    found = [
+        each
+        for each in overrides
+        if not has_error([other for other in overrides if other is not each])
+    ]
+    # Nothing is found if the error remains without any single one, so all may be the cause.
+    return found or overrides
 
 
 def explain(error: ValidationError, model: type[FileModel]) -> list[tuple[str, str]]:

@@ -135,7 +135,7 @@ class Runner:
             for hook in self._hooks:
                 hook.after_round(self, index)
         if self.ending is None:
-            self.ending = Ending("finished", f"{self.rounds.stop} rounds done.")
+            self.ending = Ending("finished", f"{self.state.round} rounds done.")
         for hook in self._hooks:
             hook.on_end(self)
         self.workspace.clear()

@@ -11,6 +11,24 @@ from pathlib import Path
 from pcfed.storage.atomic import FileError
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of a file; False where that cannot be found out."""
+    if os.name != "posix" or not path.exists():
+        return False
+    fcntl = importlib.import_module("fcntl")
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Keep other processes from using the same files, until the block or this process ends.

@@ -17,16 +17,19 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pcfed.config.train_file import Config
+from pcfed.config.train_file import NOT_IN_DIGEST, Config
+from pcfed.errors import one_line
 from pcfed.storage.atomic import DRAFT, FileError, remove_drafts
 from pcfed.storage.locks import exclusive_lock
 from pcfed.storage.saved import Metadata, SavedJson
+from pcfed.training.config_changes import describe_changes
+from pcfed.training.outcome import Outcome
 from pcfed.training.step_search import StepHalvings
 
 
@@ -101,10 +104,16 @@ class RunDirectory:
                 f"train: {self.path} must be a new directory or one of a training, and is neither; "
                 "give another one with --out."
             )
-        if self.metadata.exists() and RunMetadata.load(self.metadata).digest != self._digest:
+        if not self.metadata.exists():
+            return
+        saved = RunMetadata.load(self.metadata)
+        if saved.digest != self._digest:
+            changes = describe_changes(saved.config, self._config.resolved())
             raise ValueError(
-                f"train: {self.path} contains another training: the configuration or the data have "
-                "changed since; give another directory with --out, or change them back."
+                one_line(
+                    f"train: {self.path} contains another training: {changes}; give another "
+                    "directory with --out, or change it back."
+                )
             )
 
     @contextmanager
@@ -115,7 +124,34 @@ class RunDirectory:
             remove_drafts(self.path)
             if not self.metadata.exists():
                 self.save_config(self._config)
+            else:
+                self._update_config()
             yield
+
+    def _update_config(self) -> None:
+        """Write the keys that may differ from those of the first start to config.json."""
+        saved, asked = RunMetadata.load(self.metadata), self._config.resolved()["training"]
+        old = saved.config.get("training")
+        if not isinstance(old, dict):
+            return
+        new = {key: value for key, value in old.items() if key not in NOT_IN_DIGEST}
+        new |= {key: value for key, value in asked.items() if key in NOT_IN_DIGEST}
+        if (outcome := self.load_outcome()) is not None:
+            # A smaller number of rounds does not undo those that are done.
+            new["rounds"] = max(asked["rounds"], outcome.rounds)
+        if new != old:
+            replace(saved, config={**saved.config, "training": new}).save(self.metadata)
+
+    def load_outcome(self) -> Outcome | None:
+        """Return the summary of the training; None if there is none, or it is damaged."""
+        try:
+            return Outcome.load(self.outcome) if self.outcome.exists() else None
+        except ValueError:
+            return None
+
+    def finished_at(self) -> datetime:
+        """Return when the summary of the training was written."""
+        return datetime.fromtimestamp(self.outcome.stat().st_mtime).astimezone()
 
     def save_config(self, config: Config) -> None:
         """Write config.json; the digest stays that of the file, also if "auto" was replaced."""

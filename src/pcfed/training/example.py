@@ -27,15 +27,19 @@ ROWS = {"harbour": 150, "hillside": 200, "market": 150, "riverside": 200, "unive
 SEED = 7
 
 
+def example_text() -> str:
+    """Return the text of the example's train.toml."""
+    return files("pcfed.training").joinpath("example.toml").read_text("utf-8")
+
+
 def write_example(folder: Path) -> list[Path]:
     """Write the example into a folder and return the paths of its files.
 
     The first is train.toml, the second its JSON schema for editors, the others are data files. If
     one of them exists already, nothing is written.
     """
-    example = files("pcfed.training").joinpath("example.toml")
     contents = {
-        folder / "train.toml": example.read_text("utf-8"),
+        folder / "train.toml": example_text(),
         folder / "train.schema.json": schema_text("train"),
     }
     contents |= {folder / "data" / f"{name}.csv": text for name, text in _tables().items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from pcfed.simulation.result import Result
 from pcfed.simulation.threads import Workers
 from pcfed.training.directory import RunDirectory
 from pcfed.training.modules import user_code_errors
-from pcfed.training.outcome import evaluate_training
+from pcfed.training.outcome import Outcome, evaluate_training
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.step_search import (
     DIVERGENCE_FACTOR,
@@ -139,17 +139,42 @@ class Trainer:
         notify: Notify,
     ) -> Result:
         """Run the training, and save its models and its summary."""
+        earlier = self.directory.load_outcome()
         result = self._train(workers, callbacks, notify)
         if result.status not in ("finished", "stopped"):
             return result
         result.save(self.directory.result)
-        # A summary of fewer rounds must not stay beside these models.
-        self.directory.outcome.unlink(missing_ok=True)
+        if earlier is None or earlier.rounds != result.state.round:
+            # A summary of fewer rounds must not stay beside these models.
+            self.directory.outcome.unlink(missing_ok=True)
+            earlier = None
+        result = replace(result, message=self._message(result, earlier))
         try:
             return self._finish(result, workers, local_callbacks)
         except ProjectionError as error:
+            self.directory.outcome.unlink(missing_ok=True)
             notify(f"no models are saved: {error}")
             return result
+
+    def _message(self, result: Result, earlier: Outcome | None) -> str:
+        """Return what was done; ``earlier`` is the summary of a training that was done before."""
+        done, asked = result.state.round, self.config.training.rounds
+        if done > asked:
+            return (
+                f"{done} rounds are done already, more than the {asked} of {self.config.where}; "
+                f"the models are those of round {done}. To train {asked} rounds, choose another "
+                "directory with --out."
+            )
+        if earlier is None:
+            return result.message
+        when = self.directory.finished_at().strftime("%Y-%m-%d %H:%M")
+        is_stopped = done < asked
+        reason = "the certified gap was reached after" if is_stopped else "it has"
+        change = "lower training.gap" if is_stopped else "raise training.rounds"
+        return (
+            f"Already finished on {when}: {reason} {done} rounds, and nothing was trained now. "
+            f"To train longer, {change}; to train again, choose another directory with --out."
+        )
 
     def _train(self, workers: Workers, callbacks: Sequence[Callback], notify: Notify) -> Result:
         """Run all rounds, or until the run is interrupted."""
@@ -225,7 +250,9 @@ class Trainer:
                 "No rows are held out, so there are no scores and no intervals; see data.held_out."
             )
         outcome = evaluate_training(self.setup, result, trained, local, tuple(notes))
-        outcome.save(self.directory.outcome)
+        # The time of the file is that of the end of the training.
+        if outcome != self.directory.load_outcome():
+            outcome.save(self.directory.outcome)
         return result
 
     def _why_not_compared(self) -> str | None:
@@ -312,7 +339,11 @@ def _warnings_sent_to(notify: Notify) -> Iterator[None]:
 
 
 def prepare(
-    path: str | Path, out: str | Path | None = None, *, allow_import: bool = False
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    allow_import: bool = False,
+    overrides: Iterable[str] = (),
 ) -> Trainer:
     r"""Read and check everything that a training needs, without writing anything.
 
@@ -324,6 +355,8 @@ def prepare(
         The run directory; ``runs/`` and the name of the file by default.
     allow_import : bool
         Whether ``model.module`` may be imported, which runs the code in that file.
+    overrides : iterable of str
+        Values that replace those of the file, such as ``"training.rounds=30"``.
 
     Raises
     ------
@@ -348,7 +381,7 @@ def prepare(
     {'coefficients': array([1.]), 'intercept': array([2.41...])}
     >>> home.cleanup()
     """
-    config = load_config(path)
+    config = load_config(path, overrides)
     directory = Path("runs", config.path.stem) if out is None else Path(out)
     setup = build_setup(config, allow_import=allow_import)
     saved = config.with_intercept_bound(setup.problem.agents[0].intercept_bound)

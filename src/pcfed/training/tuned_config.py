@@ -11,7 +11,7 @@ What a candidate means for agents that have values of their own in their tables:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ import numpy as np
 
 from pcfed.algorithms import PCFedSplit
 from pcfed.arrays import Float64Array
+from pcfed.config.overrides import Override
 from pcfed.config.personalization import (
     DEFAULT_COUPLING,
     DEFAULT_PERSONALIZATION,
@@ -191,6 +192,13 @@ def scaled_constraints(setup: TrainingSetup, factor: float) -> list[ConvexSet] |
 
 
 # -- the file with the result ---------------------------------------------------------------------
+
+
+def overridden_text(text: str, overrides: Iterable[Override]) -> str:
+    """Return the text of train.toml with the values of overrides."""
+    for each in overrides:
+        text = set_value(text, each.keys, each.value)
+    return text
 
 
 def tuned_text(
