@@ -47,7 +47,7 @@ from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Result
-from pcfed.validation import count, positive
+from pcfed.validation import boolean, count, instance, positive
 
 TIGHTENING_STEPS = 2000
 """Default limit on the steps that make the gap smaller."""
@@ -93,6 +93,7 @@ def feasible_model(agent: Agent, model: Array) -> Float64Array:
     model : array of shape (n,)
         Its model $x_i$, feasible or not.
     """
+    _check_agent("feasible_model", agent)
     feasible = agent.feasible_set.project(np.asarray(model, np.float64))
     return feasible.astype(np.float64, copy=False) + 0.0  # so that −0 is 0
 
@@ -111,6 +112,7 @@ def objective_terms(agent: Agent, model: Array, center: Array) -> ObjectiveTerms
     center : array of shape (n,)
         The mean of the feasible models, or the free centre.
     """
+    _check_agent("objective_terms", agent)
     loss, theta = agent.loss.to_float64(), agent.personalization
     deviation = model - center
     objective = agent.coupling / 2 * float(deviation @ deviation)
@@ -122,6 +124,11 @@ def objective_terms(agent: Agent, model: Array, center: Array) -> ObjectiveTerms
         objective += theta * loss.value(model)
     nonconvex = int(not loss.convex)
     return ObjectiveTerms(objective, gradient.astype(np.float64), agent.coupling, nonconvex)
+
+
+def _check_agent(where: str, agent: object) -> None:
+    """Raise a ValueError if the first argument of a function is not an agent."""
+    instance(f"{where}: agent", agent, Agent, "give the agent first, one of problem.agents")
 
 
 def own_gradient(agent: Agent, model: Array) -> Float64Array:
@@ -156,6 +163,7 @@ def gap_term(
     mean_coupling : float, optional
         The mean $\bar\sigma$ of the couplings if the centre is free; None if it is the average.
     """
+    _check_agent("gap_term", agent)
     own = own_gradient(agent, model)
     return _gap_term(agent, model, center, own, mean_gradient, m, mean_coupling)[0]
 
@@ -327,9 +335,10 @@ def certify(
     >>> certify(problem, np.array([[1.0, 0.0], [4.0, 1.0]]))
     Certificate(objective 0.25, gap 0.025)
     """
+    instance("certify: problem", problem, Problem, "call certify(problem, result)")
     count("certify: tightening", tightening, minimum=0)
-    given = result.models if isinstance(result, Result) else np.asarray(result)
-    x = problem.as_models("certify: models", given)
+    given = result.models if isinstance(result, Result) else result
+    x = problem.as_models("certify: result", given)
     models = np.stack([feasible_model(*pair) for pair in zip(problem.agents, x, strict=True)])
     c = _center(problem, result, models, center)
     means = _mean_terms(problem, models, c)
@@ -399,6 +408,7 @@ class Gap:
 
     def __post_init__(self) -> None:
         positive("Gap: tolerance", self.tolerance)
+        boolean("Gap: relative", self.relative)
 
     def __call__(self, evaluation: Evaluation) -> bool:
         """Return whether the models of an evaluated round are within the tolerance."""

@@ -119,7 +119,8 @@ class Scaling:
 
     def transform_constraint(self, constraint: ConvexSet, coefficients: int) -> ConvexSet:
         r"""Return the set of $\hat w$ for which $w$ is in a set."""
-        constraint.project(np.zeros(coefficients))  # refuses a set of another length
+        constraint.check_model_length(coefficients)
+        constraint.project(np.zeros(coefficients))  # raises if the set is empty
         try:
             return scale_entries(constraint, np.tile(self.scale, coefficients // self.scale.size))
         except ValueError as error:
