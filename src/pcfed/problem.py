@@ -23,7 +23,7 @@ import numpy as np
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import did_you_mean, short_repr
 from pcfed.losses import Loss
-from pcfed.notebook import html_table
+from pcfed.notebook import bar_chart, html_table
 from pcfed.sets import Blocks, Box, ConvexSet
 from pcfed.validation import boolean, count, floating, instance, positive, type_text
 
@@ -224,7 +224,8 @@ class Problem:
             for name, a in zip(self.names, self.agents, strict=True)
         ]
         columns = ("agent", "samples", "held out", "set", "coupling", "personalization")
-        return html_table(repr(self), columns, rows)
+        sizes = [float(agent.loss.size) for agent in self.agents]
+        return html_table(repr(self), columns, rows) + bar_chart("samples", self.names, sizes)
 
     @cached_property
     def L_f(self) -> float:

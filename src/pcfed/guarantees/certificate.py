@@ -42,7 +42,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.tighten import Tangents, couplings, tighten
-from pcfed.notebook import html_table
+from pcfed.notebook import bar_chart, html_table
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation import Evaluation
@@ -245,6 +245,8 @@ class Certificate:
         (m, n): the point that proves the gap, see `pcfed.guarantees.tighten`.
     reason : str or None
         Why there is no finite gap.
+    names : tuple of str
+        The agents' names.
     """
 
     objective: float
@@ -255,6 +257,7 @@ class Certificate:
     gap_terms: Float64Array
     witness: Float64Array
     reason: str | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def relative_gap(self) -> float | None:
@@ -273,9 +276,11 @@ class Certificate:
         return f"Certificate(objective {self.objective:.6g}, {bound})"
 
     def _repr_html_(self) -> str:
-        pairs = zip(self.infeasibility.tolist(), self.gap_terms.tolist(), strict=True)
-        rows = [(i, distance, term) for i, (distance, term) in enumerate(pairs)]
-        return html_table(repr(self), ("agent", "distance from its set", "term of the gap"), rows)
+        names = self.names or tuple(f"agent {i}" for i in range(len(self.models)))
+        terms = self.gap_terms.tolist()
+        rows = list(zip(names, self.infeasibility.tolist(), terms, strict=True))
+        columns = ("agent", "distance from its set", "term of the gap")
+        return html_table(repr(self), columns, rows) + bar_chart("term of the gap", names, terms)
 
 
 def certify(
@@ -364,6 +369,7 @@ def certify(
         gap_terms=gap_terms,
         witness=proof,
         reason=_reason(problem, means, [q for _, q in terms], gap_terms),
+        names=problem.names,
     )
 
 
