@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pcfed.sets import Box, L1Ball, L2Ball, WholeSpace
+from pcfed.standardize import Scaling, send_squares, send_totals
 from pcfed.training import Outcome, TrainedModels, prepare
-from pcfed.training.standardize import Scaling, send_squares, send_totals
 from tests.training.folders import SHARED_CONFIG, folder_with
 
 SIZES = np.array([1000.0, 1.0, 0.01])
