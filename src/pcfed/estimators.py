@@ -30,7 +30,7 @@ except ImportError:
 from pcfed.algorithms import Algorithm, PCFedSplit
 from pcfed.arrays import Float64Array
 from pcfed.errors import did_you_mean, join_names, short_repr
-from pcfed.guarantees import certify
+from pcfed.guarantees import Gap, certify
 from pcfed.losses.intercepts import default_intercept_bound
 from pcfed.losses.kinds import LEAST_SQUARES, LINEAR_KINDS, LOGISTIC, SOFTMAX, LinearKind
 from pcfed.notebook import bar_chart, html_table, line_chart
@@ -60,6 +60,7 @@ class _FederatedLinearModel(BaseEstimator):  # type: ignore[misc] # scikit-learn
         center: Center = "free",
         rounds: int = 100,
         local_steps: int = 10,
+        tolerance: float = 1e-6,
         algorithm: Algorithm | None = None,
         fit_intercept: bool = True,
         standardize: bool = True,
@@ -71,6 +72,7 @@ class _FederatedLinearModel(BaseEstimator):  # type: ignore[misc] # scikit-learn
         self.center = center
         self.rounds = rounds
         self.local_steps = local_steps
+        self.tolerance = tolerance
         self.algorithm = algorithm
         self.fit_intercept = fit_intercept
         self.standardize = standardize
@@ -177,6 +179,7 @@ class _FederatedLinearModel(BaseEstimator):  # type: ignore[misc] # scikit-learn
             for each in zip(names, matrices, ys, sets, strict=True)
         ]
         self._kind_name, self.names_ = kind.name, names
+        self.constraints_ = dict(zip(names, sets, strict=True))
         self.problem_ = Problem(roster, self.center)
         self.result_ = run(
             self.problem_,
@@ -184,6 +187,7 @@ class _FederatedLinearModel(BaseEstimator):  # type: ignore[misc] # scikit-learn
             rounds=self.rounds,
             local_steps=self.local_steps,
             seed=self.seed,
+            stop=Gap(self.tolerance, relative=True),
         )
         if self.result_.status == "diverged":
             raise ValueError(f"{self._where}.fit: the training diverged: {self.result_.message}")
@@ -281,10 +285,10 @@ class _FederatedLinearModel(BaseEstimator):  # type: ignore[misc] # scikit-learn
         pairs = zip(self.problem_.agents, self.certificate_.models, strict=True)
         losses = [agent.loss.value(model) for agent, model in pairs]
         rows = [
-            (name, agent.loss.size, loss)
+            (name, agent.loss.size, self.constraints_[name], loss)
             for name, agent, loss in zip(self.names_, self.problem_.agents, losses, strict=True)
         ]
-        table = html_table(repr(self), ("agent", "samples", "loss of its own model"), rows)
+        table = html_table(repr(self), ("agent", "samples", "set", "loss of its own model"), rows)
         points = [(record.round, record.objective) for record in self.result_.history]
         charts = line_chart("objective by round", points)
         return table + charts + bar_chart("loss of the own model", self.names_, losses)
@@ -309,7 +313,10 @@ class FederatedClassifier(ClassifierMixin, _FederatedLinearModel):  # type: igno
     center : {"free", "average"}
         Whether the shared model is a model of its own, or the average of the agents' models.
     rounds, local_steps : int
-        The number of rounds, and of local steps in a round.
+        The largest number of rounds, and the number of local steps in a round.
+    tolerance : float
+        The training ends when the objective is certified to be within this fraction of its optimum,
+        which needs bounded sets for all agents.
     algorithm : Algorithm, optional
         ``PCFedSplit()`` by default.
     fit_intercept : bool
@@ -325,6 +332,8 @@ class FederatedClassifier(ClassifierMixin, _FederatedLinearModel):  # type: igno
     ----------
     names_ : tuple of str
         The agents.
+    constraints_ : dict
+        The set of every agent, by its name.
     models_, intercepts_ : dict
         The coefficients and the intercept of every agent's own model, by its name.
     coef_, intercept_ : array

@@ -84,8 +84,9 @@ def line_chart(title: str, points: Sequence[tuple[float, float]]) -> str:
     scale = ", logarithmic" if log else ""
     text = f"{title}: {ys[0]:.4g} in round {xs[0]:g}, {ys[-1]:.4g} in round {xs[-1]:g}{scale}"
     caption = f'<text x="0" y="{HEIGHT + 2 * MARGIN}">{escape(text)}</text>'
-    path = f'<polyline points="{line}" fill="none" stroke="#1f77b4" stroke-width="2"/>'
-    return _svg(text, WIDTH, HEIGHT + 3 * MARGIN, path + caption)
+    path = f'<path d="M0,{MARGIN}V{HEIGHT + MARGIN}H{WIDTH}" fill="none" stroke="#999"/>'
+    path += f'<polyline points="{line}" fill="none" stroke="#1f77b4" stroke-width="2"/>'
+    return _svg(text, WIDTH, HEIGHT + 2 * MARGIN + 6, path + caption)
 
 
 def bar_chart(title: str, names: Sequence[str], values: Sequence[float]) -> str:
@@ -113,7 +114,7 @@ def bar_chart(title: str, names: Sequence[str], values: Sequence[float]) -> str:
     if len(bars) > len(shown):
         top = MARGIN * (len(shown) + 1)
         body += f'<text x="0" y="{top + 12}">and {len(bars) - len(shown)} more</text>'
-    return _svg(title, WIDTH + 40, MARGIN * (len(shown) + 3), body)
+    return _svg(title, WIDTH + 40, MARGIN * (len(shown) + 2) + 4, body)
 
 
 def _svg(label: str, width: int, height: int, body: str) -> str:

@@ -280,7 +280,8 @@ class Certificate:
         terms = self.gap_terms.tolist()
         rows = list(zip(names, self.infeasibility.tolist(), terms, strict=True))
         columns = ("agent", "distance from its set", "term of the gap")
-        return html_table(repr(self), columns, rows) + bar_chart("term of the gap", names, terms)
+        chart = bar_chart("term of the gap", names, terms) if self.reason is None else ""
+        return html_table(repr(self), columns, rows) + chart
 
 
 def certify(
