@@ -34,9 +34,10 @@ class Display(ProgressBar):
     """The progress of a training, with the agents' distances from their sets below it."""
 
     def __init__(self, rounds: int, names: Sequence[str]) -> None:
-        super().__init__(errors)
+        # Before the constructor of Progress, which draws the display for the first time.
         self._names = names
         self._last: Record | None = None
+        super().__init__(errors)
         label = "search of a coupling"
         self._search = self.add_task(label, total=None, visible=False, unit="trainings")
         self._federated = self.add_task("federated training", total=rounds)
