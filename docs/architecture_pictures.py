@@ -12,6 +12,7 @@ SKIPPED = {"__init__", "__main__"}
 BASE = "arrays, validation,\nerrors, notebook"
 GROUPED = dict.fromkeys(("arrays", "validation", "errors", "notebook"), BASE) | {
     "sampling": "problem",
+    "standardize": "problem",
     "reference": "simulation",
 }
 """Single modules that are drawn together."""
@@ -72,6 +73,7 @@ COLUMNS = {
     "report": 1.5,
     "training": 0,
     "experiments": 4,
+    "estimators": -3,
     "guarantees": -1.5,
     "simulation": 0,
     "config": 3,

@@ -18,6 +18,7 @@ MODULES = {
     "validation": BASE,
     "errors": BASE,
     "notebook": BASE,
+    "standardize": "problem",
     "sampling": "problem",
     "reference": "simulation",
     "__main__": "cli",
@@ -34,6 +35,9 @@ GRAPH = {
     "algorithms": {BASE, "kernels", "sets", "losses", "problem"},
     "simulation": {BASE, "storage", "sets", "losses", "problem", "algorithms"},
     "guarantees": {BASE, "sets", "losses", "problem", "simulation"},
+    "estimators": {
+        *(BASE, "sets", "losses", "problem", "algorithms", "simulation", "guarantees"),
+    },
     "data": {BASE, "storage"},
     "config": {BASE, "sets", "losses", "problem", "algorithms", "data"},
     "training": {

@@ -53,12 +53,24 @@ def did_you_mean(name: object, valid: Iterable[str]) -> str:
     >>> did_you_mean("lod", ["load", "hour"])
     "did you mean 'load'? "
     """
+    found = closest_name(name, valid)
+    return "" if found is None else f"did you mean {found!r}? "
+
+
+def closest_name(name: object, valid: Iterable[str]) -> str | None:
+    """Return the valid name that is most similar to a wrong one; None if none is similar.
+
+    Examples
+    --------
+    >>> closest_name("lod", ["load", "hour"])
+    'load'
+    """
     if not isinstance(name, str):
-        return ""
+        return None
     # The matching takes quadratic time, so no long names and not too many.
     short = [each for each in valid if len(each) <= 80][:1000]
     found = difflib.get_close_matches(name[:80], short, n=1)
-    return f"did you mean {found[0]!r}? " if found else ""
+    return found[0] if found else None
 
 
 def display_path(path: Path) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
@@ -21,13 +21,17 @@ from typing import Literal, get_args
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.errors import did_you_mean, short_repr
 from pcfed.losses import Loss
-from pcfed.notebook import html_table
+from pcfed.notebook import bar_chart, html_table
 from pcfed.sets import Blocks, Box, ConvexSet
-from pcfed.validation import floating, positive
+from pcfed.validation import boolean, count, floating, instance, positive, type_text
 
 Center = Literal["average", "free"]
 """What the models are coupled to: their average, or a shared model of its own."""
+
+DEFAULT_COUPLING = 0.1
+"""The coupling of an agent where neither Python nor a file gives one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +46,8 @@ class Agent:
         The private set $X_i$ that must contain the agent's own model. It applies to the
         coefficients only, not to the intercept, unless ``constrain_intercept`` is true.
     coupling : float
-        $\sigma_i \ge 0$, the weight of the squared distance of the agent's model to the centre.
+        $\sigma_i \ge 0$, the weight of the squared distance of the agent's model to the centre;
+        0.1 by default.
     personalization : float
         $\theta_i$ in [0, 1], how much of the loss is taken at the agent's own model: 0, the
         default, takes it at the centre (the paper's problem), 1 at the own model.
@@ -68,7 +73,7 @@ class Agent:
 
     loss: Loss
     constraint: ConvexSet
-    coupling: float
+    coupling: float = DEFAULT_COUPLING
     personalization: float = 0.0
     test: Loss | None = None
     name: str = ""
@@ -76,15 +81,13 @@ class Agent:
     intercept_bound: float | None = None
 
     def __post_init__(self) -> None:
-        _check_type("Agent: loss", self.loss, Loss)
-        _check_type("Agent: constraint", self.constraint, ConvexSet)
-        if self.test is not None:
-            _check_type("Agent: test", self.test, Loss)
-            if (self.test.n, self.test.shape) != (self.loss.n, self.loss.shape):
-                raise ValueError(
-                    f"Agent: test must have the shape of loss, got {self.test.shape} and "
-                    f"{self.loss.shape}; build both with the same features and classes."
-                )
+        self._check_types()
+        test = self.test or self.loss
+        if (test.n, test.shape) != (self.loss.n, self.loss.shape):
+            raise ValueError(
+                f"Agent: test must have the shape of loss, got {test.shape} and "
+                f"{self.loss.shape}; build both with the same features and classes."
+            )
         coupling = positive("Agent: coupling", self.coupling, zero=True)
         object.__setattr__(self, "coupling", coupling)
         theta = positive("Agent: personalization", self.personalization, zero=True)
@@ -97,8 +100,23 @@ class Agent:
         if self.intercept_bound is not None:
             bound = self._checked_intercept_bound(self.intercept_bound)
             object.__setattr__(self, "intercept_bound", bound)
-        # Raises if the set has another number of entries than the parameters.
+        limited = self.loss.intercept_slice if not self.constrain_intercept else None
+        self.constraint.check_model_length(self.loss.n if limited is None else limited.start)
+        # Raises if the set is empty.
         self.feasible_set.project(np.zeros(self.loss.n))
+
+    def _check_types(self) -> None:
+        """Raise if an argument is of another type, for example because two were swapped."""
+        order = "give the loss first, then the set: Agent(loss, constraint)"
+        instance("Agent: loss", self.loss, Loss, f"{order}, see pcfed.losses")
+        if isinstance(self.constraint, (str, dict)):
+            order = f"give one such as L1Ball(1.0), or parse_set({short_repr(self.constraint)})"
+        instance("Agent: constraint", self.constraint, ConvexSet, f"{order}, see pcfed.sets")
+        if self.test is not None:
+            advice = "give the loss on held-out data, see pcfed.losses"
+            instance("Agent: test", self.test, Loss, advice)
+        instance("Agent: name", self.name, str, "give a text such as 'north'")
+        boolean("Agent: constrain_intercept", self.constrain_intercept)
 
     @cached_property
     def feasible_set(self) -> ConvexSet:
@@ -168,12 +186,9 @@ class Problem:
     """
 
     def __init__(self, agents: Iterable[Agent], center: Center = "average") -> None:
-        roster = list(agents)
-        if not roster:
-            raise ValueError("Problem: agents must not be empty, got none; add an Agent.")
+        roster = _as_roster(agents)
+        first = roster[0].loss
         for i, agent in enumerate(roster):
-            _check_type(f"Problem: agents[{i}]", agent, Agent)
-            first = roster[0].loss
             if (agent.loss.n, agent.loss.shape) != (first.n, first.shape):
                 raise ValueError(
                     f"Problem: agent {i} has {agent.loss.n} parameters of shape "
@@ -182,7 +197,8 @@ class Problem:
                 )
         if center not in get_args(Center):
             raise ValueError(
-                f"Problem: center must be 'average' or 'free', got {center!r}; choose one."
+                f"Problem: center must be 'average' or 'free', got {short_repr(center)}; "
+                f"{did_you_mean(center, get_args(Center)) or 'choose one of the two.'}".rstrip()
             )
         self.center = center
         self.agents = tuple(roster)
@@ -208,7 +224,8 @@ class Problem:
             for name, a in zip(self.names, self.agents, strict=True)
         ]
         columns = ("agent", "samples", "held out", "set", "coupling", "personalization")
-        return html_table(repr(self), columns, rows)
+        sizes = [float(agent.loss.size) for agent in self.agents]
+        return html_table(repr(self), columns, rows) + bar_chart("samples", self.names, sizes)
 
     @cached_property
     def L_f(self) -> float:
@@ -254,6 +271,7 @@ class Problem:
         local_steps : int
             $H$, the largest number of local steps of a round.
         """
+        count("Problem.largest_step: local_steps", local_steps)
         L = self.L_G(penalty)
         if not math.isfinite(L):
             raise ValueError(
@@ -344,11 +362,17 @@ class Problem:
         return np.broadcast_to(x, (self.m, self.n))
 
 
-def _check_type(where: str, value: object, expected: type) -> None:
-    """Raise if ``value`` is not of the ``expected`` type."""
-    if not isinstance(value, expected):
-        article = "an" if expected.__name__[0] in "AEIOU" else "a"
+def _as_roster(agents: object) -> list[Agent]:
+    """Return the agents as a list, or raise if there are none or other objects among them."""
+    if isinstance(agents, Mapping) or not isinstance(agents, Iterable):
+        example = "Problem([agent])" if isinstance(agents, Agent) else "Problem([agent, other])"
         raise ValueError(
-            f"{where} must be {article} {expected.__name__}, got {type(value).__name__}; "
-            f"see pcfed.{expected.__module__.split('.')[1]}."
+            f"Problem: agents must be a list of agents, got {type_text(agents)}; "
+            f"give a list, as in {example}."
         )
+    roster = list(agents)
+    if not roster:
+        raise ValueError("Problem: agents must not be empty, got none; add an Agent.")
+    for i, agent in enumerate(roster):
+        instance(f"Problem: agents[{i}]", agent, Agent, "give Agent(loss, constraint)")
+    return roster

@@ -5,12 +5,77 @@ Errors read *where: rule, got value, what to do*, and conditions are written so 
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.errors import short_repr
+
+
+def instance(where: str, value: object, expected: type, advice: str) -> None:
+    """Raise a ValueError if ``value`` is not an instance of a class.
+
+    Parameters
+    ----------
+    where : str
+        The argument for the message, for example ``"run: problem"``.
+    value : object
+        What the user gave.
+    expected : type
+        The class.
+    advice : str
+        What to do, for example ``"give one such as L1Ball(1.0)"``.
+
+    Examples
+    --------
+    >>> instance("run: problem", 3, dict, "give a dict")
+    Traceback (most recent call last):
+    ValueError: run: problem must be a dict, got int; give a dict.
+    """
+    if isinstance(value, expected):
+        return
+    article = "an" if expected.__name__[0] in "AEIOU" else "a"
+    if isinstance(value, type) and issubclass(value, expected) and not inspect.isabstract(value):
+        advice = f"create an object of it with {value.__name__}(...)"
+    raise ValueError(
+        f"{where} must be {article} {expected.__name__}, got {type_text(value)}; {advice}."
+    )
+
+
+def boolean(where: str, value: object) -> bool:
+    """Return ``value`` as a bool, or explain that it is none."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(
+            f"{where} must be True or False, got {short_repr(value)}; give one of the two."
+        )
+    return bool(value)
+
+
+def is_path(where: str, value: object) -> None:
+    """Raise a ValueError if ``value`` is not the path of a file."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise ValueError(
+            f"{where} must be the path of a file, got {type_text(value)}; give a str or a Path."
+        )
+
+
+def type_text(value: object) -> str:
+    """Return what a value is, for messages: a short text as it is, and of other values the type.
+
+    Examples
+    --------
+    >>> type_text("PCFedAvg"), type_text(3), type_text(int)
+    ("'PCFedAvg'", 'int', 'the class int')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is None or isinstance(value, str):
+        return short_repr(value)
+    return type(value).__name__
 
 
 def positive(where: str, value: float, *, zero: bool = False) -> float:
@@ -28,7 +93,7 @@ def positive(where: str, value: float, *, zero: bool = False) -> float:
     rule = "≥ 0" if zero else "> 0"
     number = real(where, value)
     if not (number >= 0 if zero else number > 0):
-        raise ValueError(f"{where} must be {rule}, got {value!r}; give a number {rule}.")
+        raise ValueError(f"{where} must be {rule}, got {short_repr(value)}; give a number {rule}.")
     return number
 
 
@@ -39,7 +104,9 @@ def real(where: str, value: float) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{where} must be a finite number, got {value!r}; give one like 1.0.")
+        raise ValueError(
+            f"{where} must be a finite number, got {short_repr(value)}; give one like 1.0."
+        )
     return number
 
 
@@ -47,7 +114,7 @@ def count(where: str, value: int, *, minimum: int = 1) -> int:
     """Return ``value`` as an int, or explain that it must be a whole number ≥ ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
         raise ValueError(
-            f"{where} must be a whole number ≥ {minimum}, got {value!r}; "
+            f"{where} must be a whole number ≥ {minimum}, got {short_repr(value)}; "
             f"give an int such as {max(minimum, 1)}."
         )
     return int(value)
@@ -56,13 +123,15 @@ def count(where: str, value: int, *, minimum: int = 1) -> int:
 def floating(where: str, value: ArrayLike) -> Array:
     """Return ``value`` as a finite float array; float32 and float64 stay as they are."""
     try:
+        if value is None:  # NumPy would turn it into NaN
+            raise TypeError("None is not a number")
         array = np.asarray(value)
         if np.iscomplexobj(array):
             raise TypeError("complex numbers have an imaginary part that would be lost")
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
-        kind = type(value).__name__
+        kind = "None" if value is None else type(value).__name__
         raise ValueError(f"{where} must be numbers, got {kind}; give an array of floats.") from None
     if not np.isfinite(array).all():
         bad = np.argwhere(~np.isfinite(array))[0].tolist()

@@ -112,9 +112,9 @@ CASES = {
         lambda: noise_estimate(PROBLEM, [], batch=5),
         "noise_estimate: averages must be vectors of 48 entries",
     ),
-    "models": (lambda: certify(PROBLEM, np.zeros(3)), r"certify: models must have shape .*\(3,\)"),
-    "models nan": (lambda: certify(PROBLEM, np.full(48, np.nan)), "certify: models must be finite"),
-    "models text": (lambda: certify(PROBLEM, "best"), "certify: models must be numbers"),
+    "models": (lambda: certify(PROBLEM, np.zeros(3)), r"certify: result must have shape .*\(3,\)"),
+    "models nan": (lambda: certify(PROBLEM, np.full(48, np.nan)), "certify: result must be finite"),
+    "models text": (lambda: certify(PROBLEM, "best"), "certify: result must be numbers"),
     "gap": (lambda: Gap(0.0), "Gap: tolerance must be > 0, got 0.0"),
     "gap nan": (lambda: Gap(np.nan), "Gap: tolerance must be a finite number, got nan"),
     "gap not convex": (

@@ -11,8 +11,8 @@ from pcfed.config.train_file import Model
 from pcfed.report import write_training_report
 from pcfed.sets import parse_set
 from pcfed.training import Outcome, TrainedModels, prepare
-from pcfed.training.intercepts import intercept_bound
 from pcfed.training.saved_run import open_run
+from pcfed.training.setup import intercept_bound
 from pcfed.training.trained_models import project_with_zeros
 
 COLUMNS = ("age", "year", "bmi", "income", "rooms", "noise")

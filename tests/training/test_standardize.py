@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pcfed.sets import Box, L1Ball, L2Ball, WholeSpace
+from pcfed.standardize import Scaling, send_squares, send_totals
 from pcfed.training import Outcome, TrainedModels, prepare
-from pcfed.training.standardize import Scaling, send_squares, send_totals
 from tests.training.folders import SHARED_CONFIG, folder_with
 
 SIZES = np.array([1000.0, 1.0, 0.01])
@@ -158,5 +158,5 @@ def test_a_set_that_cannot_be_mapped_is_refused(tmp_path):
     ):
         prepare(folder_with(tmp_path, config=text), tmp_path / "run")
     short = text.replace('"nuclear((2, 2), 1)"', "{box = [[0, 0], [1, 1]]}")
-    with pytest.raises(ValueError, match="must have 2 entries, as the set has, got 4"):
+    with pytest.raises(ValueError, match="Box: the set has 2 entries, but the model has 4"):
         prepare(folder_with(tmp_path, config=short), tmp_path / "run")

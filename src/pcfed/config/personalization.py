@@ -14,10 +14,10 @@ from pydantic import BeforeValidator
 from pcfed.algorithms import Algorithm, FedAvg, Local, Scaffold
 from pcfed.config.algorithm_field import number_or_keyword
 from pcfed.config.fields import NonNegativeNumber, WrongKey, invalid
+from pcfed.problem import DEFAULT_COUPLING as DEFAULT_COUPLING
 from pcfed.problem import Center
 
 DEFAULT_PERSONALIZATION = 0.5
-DEFAULT_COUPLING = 0.1
 
 if TYPE_CHECKING:
     Coupling = float | Literal["auto"]

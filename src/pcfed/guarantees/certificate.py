@@ -42,12 +42,12 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.tighten import Tangents, couplings, tighten
-from pcfed.notebook import html_table
+from pcfed.notebook import bar_chart, html_table
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Result
-from pcfed.validation import count, positive
+from pcfed.validation import boolean, count, instance, positive
 
 TIGHTENING_STEPS = 2000
 """Default limit on the steps that make the gap smaller."""
@@ -93,6 +93,7 @@ def feasible_model(agent: Agent, model: Array) -> Float64Array:
     model : array of shape (n,)
         Its model $x_i$, feasible or not.
     """
+    _check_agent("feasible_model", agent)
     feasible = agent.feasible_set.project(np.asarray(model, np.float64))
     return feasible.astype(np.float64, copy=False) + 0.0  # so that −0 is 0
 
@@ -111,6 +112,7 @@ def objective_terms(agent: Agent, model: Array, center: Array) -> ObjectiveTerms
     center : array of shape (n,)
         The mean of the feasible models, or the free centre.
     """
+    _check_agent("objective_terms", agent)
     loss, theta = agent.loss.to_float64(), agent.personalization
     deviation = model - center
     objective = agent.coupling / 2 * float(deviation @ deviation)
@@ -122,6 +124,11 @@ def objective_terms(agent: Agent, model: Array, center: Array) -> ObjectiveTerms
         objective += theta * loss.value(model)
     nonconvex = int(not loss.convex)
     return ObjectiveTerms(objective, gradient.astype(np.float64), agent.coupling, nonconvex)
+
+
+def _check_agent(where: str, agent: object) -> None:
+    """Raise a ValueError if the first argument of a function is not an agent."""
+    instance(f"{where}: agent", agent, Agent, "give the agent first, one of problem.agents")
 
 
 def own_gradient(agent: Agent, model: Array) -> Float64Array:
@@ -156,6 +163,7 @@ def gap_term(
     mean_coupling : float, optional
         The mean $\bar\sigma$ of the couplings if the centre is free; None if it is the average.
     """
+    _check_agent("gap_term", agent)
     own = own_gradient(agent, model)
     return _gap_term(agent, model, center, own, mean_gradient, m, mean_coupling)[0]
 
@@ -237,6 +245,8 @@ class Certificate:
         (m, n): the point that proves the gap, see `pcfed.guarantees.tighten`.
     reason : str or None
         Why there is no finite gap.
+    names : tuple of str
+        The agents' names.
     """
 
     objective: float
@@ -247,6 +257,7 @@ class Certificate:
     gap_terms: Float64Array
     witness: Float64Array
     reason: str | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def relative_gap(self) -> float | None:
@@ -265,9 +276,12 @@ class Certificate:
         return f"Certificate(objective {self.objective:.6g}, {bound})"
 
     def _repr_html_(self) -> str:
-        pairs = zip(self.infeasibility.tolist(), self.gap_terms.tolist(), strict=True)
-        rows = [(i, distance, term) for i, (distance, term) in enumerate(pairs)]
-        return html_table(repr(self), ("agent", "distance from its set", "term of the gap"), rows)
+        names = self.names or tuple(f"agent {i}" for i in range(len(self.models)))
+        terms = self.gap_terms.tolist()
+        rows = list(zip(names, self.infeasibility.tolist(), terms, strict=True))
+        columns = ("agent", "distance from its set", "term of the gap")
+        chart = bar_chart("term of the gap", names, terms) if self.reason is None else ""
+        return html_table(repr(self), columns, rows) + chart
 
 
 def certify(
@@ -327,9 +341,10 @@ def certify(
     >>> certify(problem, np.array([[1.0, 0.0], [4.0, 1.0]]))
     Certificate(objective 0.25, gap 0.025)
     """
+    instance("certify: problem", problem, Problem, "call certify(problem, result)")
     count("certify: tightening", tightening, minimum=0)
-    given = result.models if isinstance(result, Result) else np.asarray(result)
-    x = problem.as_models("certify: models", given)
+    given = result.models if isinstance(result, Result) else result
+    x = problem.as_models("certify: result", given)
     models = np.stack([feasible_model(*pair) for pair in zip(problem.agents, x, strict=True)])
     c = _center(problem, result, models, center)
     means = _mean_terms(problem, models, c)
@@ -355,6 +370,7 @@ def certify(
         gap_terms=gap_terms,
         witness=proof,
         reason=_reason(problem, means, [q for _, q in terms], gap_terms),
+        names=problem.names,
     )
 
 
@@ -399,6 +415,7 @@ class Gap:
 
     def __post_init__(self) -> None:
         positive("Gap: tolerance", self.tolerance)
+        boolean("Gap: relative", self.relative)
 
     def __call__(self, evaluation: Evaluation) -> bool:
         """Return whether the models of an evaluated round are within the tolerance."""

@@ -28,7 +28,7 @@ from pcfed.guarantees.noise import noise_bound, noise_estimate
 from pcfed.guarantees.optimum import Optimum
 from pcfed.problem import Problem
 from pcfed.sampling import Sampling
-from pcfed.validation import count, positive
+from pcfed.validation import count, instance, positive
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,7 @@ def constants(
     >>> known.L_G, known.nu2, known.Q
     (5.3, 0.0, None)
     """
+    instance("constants: problem", problem, Problem, "call constants(problem, penalty=10.0)")
     rho = positive("constants: penalty", penalty)
     if not problem.losses_at_average:
         raise ValueError(

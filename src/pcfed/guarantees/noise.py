@@ -22,7 +22,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.losses import Loss
 from pcfed.problem import Problem
 from pcfed.sampling import BatchSampler, Sampling, resolve_batch_size
-from pcfed.validation import floating
+from pcfed.validation import floating, instance, type_text
 
 MAX_SAMPLES = 512
 """Maximal number of samples per agent whose gradients an estimate uses."""
@@ -56,6 +56,7 @@ def noise_bound(
     >>> noise_bound(problem, batch=2)
     0.0
     """
+    instance("noise_bound: problem", problem, Problem, "call noise_bound(problem, batch=0.1)")
     factors = _factors(problem, batch, sampling)
     return max([0.0, *(factor * loss.gradient_spread() for factor, loss in factors if factor)])
 
@@ -78,6 +79,13 @@ def noise_estimate(
     batch, sampling
         As in `pcfed.run`. For blocks, the variance of single samples is used, an upper bound.
     """
+    order = "call noise_estimate(problem, [result.average], batch=0.1)"
+    instance("noise_estimate: problem", problem, Problem, order)
+    if not isinstance(averages, (Sequence, np.ndarray)):
+        raise ValueError(
+            f"noise_estimate: averages must be a list of vectors, got {type_text(averages)}; "
+            f"{order}."
+        )
     points = [floating("noise_estimate: averages", point) for point in averages]
     if not points or any(point.shape != (problem.n,) for point in points):
         shapes = [point.shape for point in points]

@@ -34,7 +34,7 @@ from pcfed.guarantees.quasi_newton import BFGSMatrix
 from pcfed.guarantees.tighten import Tangents, couplings, tighten
 from pcfed.problem import Problem
 from pcfed.sets import WarmStart
-from pcfed.validation import count, positive
+from pcfed.validation import count, instance, positive
 
 PATIENCE = 10
 """Iterations without progress, at the level of rounding errors, after which the search ends."""
@@ -156,6 +156,7 @@ def optimum(
     array([[1.   , 0.   ],
            [3.833, 1.167]])
     """
+    instance("optimum: problem", problem, Problem, "call optimum(problem)")
     _check_losses(problem)
     count("optimum: iterations", iterations)
     rho = None if penalty is None else positive("optimum: penalty", penalty)

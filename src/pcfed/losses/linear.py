@@ -23,7 +23,7 @@ from pcfed.losses import compiled, feature_norms
 from pcfed.losses.base import ALL_ROWS, RowIndex, Rows
 from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.features import Features, Matrix, as_number_array, is_sparse, read_features
-from pcfed.validation import positive
+from pcfed.validation import boolean, positive
 
 
 class LinearModel(CheckedLoss):
@@ -62,11 +62,7 @@ class LinearModel(CheckedLoss):
         dtype: DTypeLike | None = None,
     ) -> None:
         name = type(self).__name__
-        if not isinstance(intercept, (bool, np.bool_)):
-            raise ValueError(
-                f"{name}: intercept must be True or False, got {intercept!r}; give one of the two."
-            )
-        self.intercept = bool(intercept)
+        self.intercept = boolean(f"{name}: intercept", intercept)
         self.l2 = positive(f"{name}: l2", l2, zero=True)
         self._given_scale = scale
         self._features = read_features(name, X, scale=scale, dtype=dtype)

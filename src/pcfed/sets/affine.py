@@ -22,6 +22,7 @@ from pcfed.validation import frozen, real
 class _OneLinearConstraint(ConvexSet):
     """A normal vector a and a right-hand side b; base class of ``Halfspace`` and ``Hyperplane``."""
 
+    _entries_name = "coefficients"
     a: Float64Array
     b: float
 
@@ -182,6 +183,7 @@ class Affine(ConvexSet):
     """
 
     spec_name = "affine"
+    _entries_name = "coefficients"
     A: Float64Array
     b: Float64Array
 

@@ -24,11 +24,15 @@ from pcfed.sets import compiled
 from pcfed.sets.compiled import ThresholdSet
 from pcfed.sets.rounding import MAX_ENTRY, as_float64, eps_of, norm, tolerance
 from pcfed.sets.usage import NORMAL_STEP, Usage
-from pcfed.validation import floating
+from pcfed.validation import floating, instance
 
 
 class ProjectionError(ArithmeticError):
     """The projection could not be computed, for example because the set is empty."""
+
+
+class EmptySetError(ProjectionError):
+    """The set has no point."""
 
 
 class UnboundedError(ValueError):
@@ -90,11 +94,29 @@ class ConvexSet(ABC):
     """
 
     spec_name: ClassVar[str | None] = None
+    _entries_name: ClassVar[str] = "entries"
+    """What the numbers of the set that belong to the entries of a point are called."""
 
     @property
     def n(self) -> int | None:
         """Number of entries that a point must have, or None if any number is allowed."""
         return None
+
+    def check_model_length(self, n: int, part: str = "the model") -> None:
+        """Raise a ValueError that names the set if models of n parameters do not fit.
+
+        Parameters
+        ----------
+        n : int
+            Number of parameters that the set is to limit.
+        part : str
+            Which part of a model has this number, for the message.
+        """
+        if self.n is not None and n != self.n:
+            raise ValueError(
+                f"{self._name}: the set has {self.n} {self._entries_name}, but {part} has {n}; "
+                f"give a set of {n} {self._entries_name}."
+            )
 
     # -- for users ------------------------------------------------------------------------------
 
@@ -124,6 +146,7 @@ class ConvexSet(ABC):
         ProjectionError
             If the set is empty, or an iteration did not converge.
         """
+        check_arguments(f"{self._name}.project", out, warm_start)
         if type(x) is np.ndarray and (p := self._project_compiled(x, out, warm_start)) is not None:
             return write_result(p, x, out)
         x = self._checked("project: x", x, ndims=(1, 2))
@@ -353,6 +376,14 @@ def checked_points(where: str, x: ArrayLike, ndims: tuple[int, ...]) -> Array:
             "rescale the problem."
         )
     return array
+
+
+def check_arguments(where: str, out: object, warm_start: object) -> None:
+    """Raise a ValueError if ``out`` is no array or ``warm_start`` is no `WarmStart`."""
+    if out is not None:
+        instance(f"{where}: out", out, np.ndarray, "give an array like x, or none")
+    if warm_start is not None:
+        instance(f"{where}: warm_start", warm_start, WarmStart, "give WarmStart(), or none")
 
 
 def check_out(where: str, x: Array, out: Array | None) -> None:

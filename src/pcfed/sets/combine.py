@@ -132,6 +132,19 @@ class Blocks(ConvexSet):
         self._check_disjoint(sorted((span.start, span.stop) for span, _ in spans))
         return spans
 
+    def check_model_length(self, n: int, part: str = "the model") -> None:
+        """Raise a ValueError if a slice or the set of a slice does not fit."""
+        for (start, stop), _ in self.blocks:
+            if max(start, stop or 0) > n or min(start, stop or 0) < -n:
+                raise ValueError(
+                    f"Blocks: the slice ({start}, {stop}) must be within the parameters, but "
+                    f"{part} has {n}; correct the slice."
+                )
+        for span, member in self._spans(n):
+            member.check_model_length(
+                span.stop - span.start, f"the slice ({span.start}, {span.stop}) of {part}"
+            )
+
     def _check_length(self, where: str, n: int) -> None:
         for (start, stop), _ in self.blocks:
             if max(start, stop or 0) > n or min(start, stop or 0) < -n:
@@ -307,6 +320,10 @@ class Scaled(ConvexSet):
     @property
     def _scale(self) -> float:
         return abs(self.factor) * self.set._scale
+
+    def check_model_length(self, n: int, part: str = "the model") -> None:
+        """Raise a ValueError if the set does not fit."""
+        self.set.check_model_length(n, part)
 
     def _check_length(self, where: str, n: int) -> None:
         self.set._check_length(where, n)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.errors import short_repr
 from pcfed.sets.base import ConvexSet, ProjectionError, WarmStart
 from pcfed.sets.rounding import eps_of, norm, repeat_until_settled, tolerance
 
@@ -60,10 +61,10 @@ class CustomSet(ConvexSet):
         }
         functions = {"project": project} | {k: f for k, f in optional.items() if f is not None}
         for what, function in functions.items():
-            if not callable(function):
+            if isinstance(function, type) or not callable(function):
                 raise ValueError(
-                    f"CustomSet: {what} must be a function of one vector, got {function!r}; "
-                    "give a callable."
+                    f"CustomSet: {what} must be a function of one vector, got "
+                    f"{short_repr(function)}; give a callable."
                 )
         self._set_fields(name=str(name), _functions=functions)
 

@@ -17,6 +17,7 @@ from pcfed.sets.affine import Affine
 from pcfed.sets.balls import L1Ball
 from pcfed.sets.base import (
     ConvexSet,
+    EmptySetError,
     LinearConstraints,
     ProjectionError,
     UnboundedError,
@@ -85,6 +86,11 @@ class Intersection(ConvexSet):
         """Number of entries of the members, if the data of one of them determine it."""
         return next((member.n for member in self.sets if member.n is not None), None)
 
+    def check_model_length(self, n: int, part: str = "the model") -> None:
+        """Raise a ValueError if a member does not fit."""
+        for member in self.sets:
+            member.check_model_length(n, part)
+
     def _check_length(self, where: str, n: int) -> None:
         for member in self.sets:
             member._check_length(where, n)
@@ -126,9 +132,13 @@ class Intersection(ConvexSet):
         return LinearConstraints.stack(known) if len(known) == len(constraints) else None
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
-        p, contained = repeat_until_contained(
-            lambda y: _nearest(self._members(y.size), y), x, self._contains
-        )
+        try:
+            p, contained = repeat_until_contained(
+                lambda y: _nearest(self._members(y.size), y), x, self._contains
+            )
+        except EmptySetError:
+            # It may name the polyhedron into which members were merged; name the members.
+            raise empty_intersection(self.sets) from None
         if not contained:
             raise ProjectionError(
                 f"Intersection: no point was found that is in all of {names(self.sets)} up to "
@@ -225,5 +235,5 @@ def _merge(constraints: list[LinearConstraints]) -> ConvexSet:
         if not b.size:
             return Affine(C, d)
         return Polyhedron(A, b, C=C, d=d) if d.size else Polyhedron(A, b)
-    except ValueError as reason:
-        raise ProjectionError(f"Intersection: the set is empty ({reason})") from None
+    except ValueError as reason:  # the equations contradict each other
+        raise EmptySetError(str(reason)) from None

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pcfed.errors import did_you_mean, one_line
+from pcfed.errors import closest_name, one_line
 from pcfed.sets.base import ConvexSet
 from pcfed.sets.combine import Blocks
 from pcfed.sets.intersection import Intersection
@@ -223,10 +223,10 @@ def _find_set(name: str) -> type[ConvexSet]:
     for known, kind in names.items():
         if _normalize(name) == _normalize(known):
             return kind
-    raise ValueError(
-        f"parse_set: {name!r} is not a set; {did_you_mean(name, names)}"
-        f"Valid names are {', '.join(sets)}."
-    )
+    found = closest_name(name, names)
+    # The suggestion is one of the names that are listed, not the name of its class.
+    advice = f"did you mean {names[found].spec_name!r}? Valid" if found else "valid"
+    raise ValueError(f"parse_set: {name!r} is not a set; {advice} names are {', '.join(sets)}.")
 
 
 def _normalize(name: str) -> str:

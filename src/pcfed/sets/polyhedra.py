@@ -16,7 +16,14 @@ from scipy.optimize import OptimizeResult, linprog, nnls
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.sets.affine import Affine, checked_system, unit_rows
-from pcfed.sets.base import ConvexSet, LinearConstraints, ProjectionError, UnboundedError, WarmStart
+from pcfed.sets.base import (
+    ConvexSet,
+    EmptySetError,
+    LinearConstraints,
+    ProjectionError,
+    UnboundedError,
+    WarmStart,
+)
 from pcfed.sets.rounding import EPS, norm, repeat_until_contained, tolerance
 from pcfed.sets.usage import ACTIVE, Usage
 
@@ -42,6 +49,7 @@ class Polyhedron(ConvexSet):
     """
 
     spec_name = "polyhedron"
+    _entries_name = "coefficients"
     A: Float64Array
     b: Float64Array
     C: Float64Array | None = field(default=None, kw_only=True)
@@ -163,7 +171,7 @@ class Polyhedron(ConvexSet):
                 "Polyhedron: its rows are too close to dependent for floating-point arithmetic; "
                 "rescale or drop rows."
             )
-        return ProjectionError(
+        return EmptySetError(
             f"Polyhedron: the set is empty, no point satisfies its {b.size} inequalities"
             f"{' and its equations' if d.size else ''}; relax the right-hand sides."
         )

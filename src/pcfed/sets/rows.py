@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ from pcfed.sets.base import (
     ConvexSet,
     ProjectionError,
     WarmStart,
+    check_arguments,
     check_out,
     checked_points,
     write_result,
 )
 from pcfed.sets.compiled import L1_BALL, SIMPLEX, ThresholdSet
 from pcfed.sets.rounding import norm
-from pcfed.validation import floating
+from pcfed.validation import floating, instance, type_text
 
 
 def project_l1_balls(
@@ -101,7 +102,13 @@ class SetRows:
     def __init__(
         self, sets: Sequence[ConvexSet], warm_starts: Sequence[WarmStart] | None = None
     ) -> None:
+        if not isinstance(sets, Iterable):
+            raise ValueError(
+                f"SetRows: sets must be a list of sets, got {type_text(sets)}; give one per row."
+            )
         self.sets = tuple(sets)
+        for i, each in enumerate(self.sets):
+            instance(f"SetRows: sets[{i}]", each, ConvexSet, "give one such as L1Ball(1.0)")
         self.warm_starts = tuple(warm_starts or (WarmStart() for _ in self.sets))
         threshold_sets = [each._threshold_set for each in self.sets]
         kinds = {each[0] for each in threshold_sets if each is not None}
@@ -169,6 +176,7 @@ def _project(
     warm_start: WarmStart | None,
 ) -> Array:
     """Project every row by compiled code if possible, otherwise one by one with NumPy."""
+    check_arguments(name, out, warm_start)
     tau = floating(f"{name}: {what}", totals).astype(np.float64, copy=False)
     # The compiled code checks x itself, so that usual arrays are read once.
     usual = x if type(x) is np.ndarray and x.ndim == 2 else None

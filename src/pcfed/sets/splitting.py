@@ -26,14 +26,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.sets.base import ConvexSet, ProjectionError
+from pcfed.errors import short_repr
+from pcfed.sets.base import ConvexSet, EmptySetError, ProjectionError
 from pcfed.sets.rounding import EPS, norm
 
-Members = tuple[ConvexSet, ...]
+Members = Sequence[ConvexSet]
 
 MAX_CYCLES = 50
 """Cycles of Dykstra's algorithm before ADMM continues."""
@@ -43,6 +45,9 @@ MAX_ITERATIONS = 20_000
 
 MEMORY = 10
 """Number of previous steps from which Anderson acceleration extrapolates."""
+
+MAX_SHOWN_MEMBERS = 4
+"""Up to this many members are shown in messages as they were written."""
 
 PATIENCE = 100
 """Iterations without progress after which acceleration is switched off for as many."""
@@ -186,14 +191,23 @@ def project_float64(member: ConvexSet, x: Float64Array) -> Float64Array:
     return np.asarray(member._project(x, None), dtype=np.float64)
 
 
-def empty_intersection(members: Members) -> ProjectionError:
+def empty_intersection(members: Members) -> EmptySetError:
     """Return the error of members without a common point."""
-    return ProjectionError(
+    return EmptySetError(
         f"Intersection: the set is empty, {names(members)} have no point in common; "
         "relax one of them."
     )
 
 
 def names(members: Members) -> str:
-    """Return the names of the members for messages."""
+    """Return the members for messages: all of them by name, if they are few as they were written.
+
+    Examples
+    --------
+    >>> from pcfed.sets import Box, NonNegative
+    >>> names([Box(2, 3), NonNegative()])
+    'Box(lower=2.0, upper=3.0) and NonNegative()'
+    """
+    if len(members) <= MAX_SHOWN_MEMBERS:
+        return " and ".join(short_repr(member) for member in members)
     return " and ".join(type(member).__name__ for member in members)

@@ -39,7 +39,7 @@ from pcfed.storage.atomic import FileError, remove_drafts, sync_directory
 from pcfed.storage.journal import Extent
 from pcfed.storage.locks import exclusive_lock
 from pcfed.storage.saved import InvalidFile, Metadata, PathLike, SavedArchive
-from pcfed.validation import count
+from pcfed.validation import boolean, count, is_path
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class Checkpointing:
     resume: bool = False
 
     def __post_init__(self) -> None:
+        is_path("Checkpointing: path", self.path)
         count("Checkpointing: every", self.every)
+        boolean("Checkpointing: resume", self.resume)
 
 
 @dataclass(frozen=True, eq=False)

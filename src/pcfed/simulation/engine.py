@@ -285,9 +285,11 @@ class Engine:
         infeasibility, distance, test_loss, test_accuracy, own_losses = columns[:5]
         losses = columns[5] if stack is None else stack.values(center)
         coupling, theta = self._coupling_and_personalization
-        taken = losses + theta * (own_losses - losses) if theta.any() else losses
+        with np.errstate(over="ignore", invalid="ignore"):  # the status of the run reports it
+            taken = losses + theta * (own_losses - losses) if theta.any() else losses
+            objective = float(np.mean(taken + coupling / 2 * distance**2))
         return Metrics(
-            objective=float(np.mean(taken + coupling / 2 * distance**2)),
+            objective=objective,
             loss=float(np.mean(losses)),
             infeasibility=infeasibility,
             distance=distance,

@@ -11,6 +11,7 @@ import numpy as np
 
 from pcfed.simulation.result import Record
 from pcfed.storage.journal import read_rows
+from pcfed.validation import is_path
 
 _JSON_TYPES: dict[Any, type] = {"int": int, "float": float, "Float64Array": list}
 """How JSON represents the fields of a record."""
@@ -47,6 +48,7 @@ def read_journal(path: str | os.PathLike[str]) -> tuple[Record, ...]:
     ValueError
         If it cannot be read or holds something else.
     """
+    is_path("read_journal: path", path)
     return tuple(read_rows(path, row_to_record, "read_journal"))
 
 

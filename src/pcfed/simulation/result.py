@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.notebook import html_table
+from pcfed.notebook import bar_chart, html_table, line_chart
 from pcfed.storage.saved import Metadata, SavedArchive
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class Result(SavedArchive):
         Updates that were not accepted.
     state : State
         The state after the last round; ``run(..., x0=result)`` continues from it.
+    names : tuple of str
+        The agents' names, in the order of the models.
     """
 
     file_kind: ClassVar[str] = "result"
@@ -161,6 +163,12 @@ class Result(SavedArchive):
     message: str
     state: State = field(repr=False)
     refusals: tuple[Refusal, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.names:  # files of version 0.1 have none
+            default = tuple(f"agent {i}" for i in range(len(self.models)))
+            object.__setattr__(self, "names", default)
 
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else self.start
@@ -173,9 +181,14 @@ class Result(SavedArchive):
     def _repr_html_(self) -> str:
         last = self.history[-1] if self.history else self.start
         figures = (last.infeasibility, last.distance, last.test_loss, last.test_accuracy)
-        rows = [(i, *row) for i, row in enumerate(zip(*(f.tolist() for f in figures), strict=True))]
+        rows = list(zip(self.names, *(f.tolist() for f in figures), strict=True))
         columns = ("agent", "infeasibility", "from the center", "held-out loss", "held-out score")
-        return html_table(repr(self), columns, rows)
+        points = [(record.round, record.objective) for record in (self.start, *self.history)]
+        has_test = not np.isnan(last.test_loss).all()
+        title = "held-out loss" if has_test else "distance from the center"
+        values = (last.test_loss if has_test else last.distance).tolist()
+        charts = line_chart("objective by round", points) + bar_chart(title, self.names, values)
+        return html_table(repr(self), columns, rows) + charts
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the history as a data frame, one row per record, one column per agent and metric.
@@ -205,6 +218,7 @@ class Result(SavedArchive):
         metadata = {
             "status": self.status,
             "message": self.message,
+            "names": list(self.names),
             "own_center": not np.array_equal(self.center, self.average),
             **state_metadata(self.state, self.refusals),
         }
@@ -236,6 +250,7 @@ class Result(SavedArchive):
             message=message,
             refusals=read_refusals(metadata, m),
             state=state,
+            names=read_names(metadata, m),
         )
 
 
@@ -298,6 +313,16 @@ def read_refusals(metadata: Metadata, m: int) -> tuple[Refusal, ...]:
         if read_count(vars(each), "agent") >= m or not isinstance(each.reason, str):
             raise ValueError("its refusals are of agents that it does not have")
     return refusals
+
+
+def read_names(metadata: Metadata, m: int) -> tuple[str, ...]:
+    """Return the agents' names in a file; none in files of version 0.1."""
+    names = metadata.get("names", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError
+    if len(names) not in (0, m):
+        raise ValueError(f"it has {len(names)} names for {m} agents")
+    return tuple(names)
 
 
 def records_layout(arrays: Mapping[str, Any], m: int) -> Layout:

@@ -192,4 +192,5 @@ class Runner:
             message=self.ending.message,
             refusals=tuple(self.recorder.refusals),
             state=self.state,
+            names=self.engine.problem.names,
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array, Float64Array
+from pcfed.errors import short_repr
 from pcfed.problem import Problem
 from pcfed.sampling import Purpose, Sampling, random_stream
 from pcfed.sets import SetRows
@@ -40,7 +41,7 @@ from pcfed.simulation.runner import Evaluation, Hook, Runner
 from pcfed.simulation.threads import Workers, num_workers, one_blas_thread
 from pcfed.storage.journal import Journal
 from pcfed.storage.saved import PathLike
-from pcfed.validation import count, positive
+from pcfed.validation import boolean, count, instance, is_path, positive, type_text
 
 Start = Array | Literal["random"] | Result | None
 """Where a run starts."""
@@ -163,6 +164,8 @@ def run(
     >>> np.abs(result.models).sum(axis=1).round(1)
     array([1.2, 5.1])
     """
+    _check_objects(problem, algorithm, refusals)
+    _check_functions(stop, callbacks, progress)
     _check_arguments(rounds, eval_every, output)
     with one_blas_thread(), ExitStack() as stack:
         plan = Plan(
@@ -204,12 +207,38 @@ def run(
         return runner.result(*iterate.models(runner.state))
 
 
+def _check_objects(problem: object, algorithm: object, refusals: object) -> None:
+    """Raise a ValueError for arguments of another type, for example because two were swapped."""
+    order = "call run(problem, algorithm, rounds=100)"
+    instance("run: problem", problem, Problem, order)
+    instance("run: algorithm", algorithm, Algorithm, f"{order}, for example with PCFedSplit()")
+    instance("run: refusals", refusals, RefusalPolicy, "give one such as RefusalPolicy(10)")
+
+
+def _check_functions(stop: object, callbacks: object, progress: object) -> None:
+    """Raise a ValueError for a stop rule or callbacks that cannot be called."""
+    # A class can be called, but what it returns, an object, would always stop the run.
+    if stop is not None and (isinstance(stop, type) or not callable(stop)):
+        raise ValueError(
+            f"run: stop must be a function of an Evaluation, got {type_text(stop)}; "
+            "give one such as Gap(1e-3)."
+        )
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise ValueError(
+            f"run: callbacks must be a list of functions, got {short_repr(callbacks)}; "
+            "give a list, as in callbacks=[print]."
+        )
+    boolean("run: progress", progress)
+
+
 def _check_arguments(rounds: int, eval_every: int, output: str) -> None:
     """Raise a ValueError for arguments that no other class checks."""
     count("run: rounds", rounds)
     count("run: eval_every", eval_every)
     if output not in get_args(Output):
-        raise ValueError(f"run: output must be one of {get_args(Output)}, got {output!r}.")
+        raise ValueError(
+            f"run: output must be one of {get_args(Output)}, got {short_repr(output)}; choose one."
+        )
 
 
 def _restore(saved: Checkpoint, iterate: OutputIterate, stop: Stop | None) -> None:
@@ -247,6 +276,7 @@ class _Storage:
         if checkpoint is not None:
             settings = checkpoint
             if not isinstance(settings, Checkpointing):
+                is_path("run: checkpoint", settings)
                 settings = Checkpointing(settings)
             self.every = settings.every
             arguments = {"algorithm": engine.algorithm, **engine.plan.arguments}
@@ -261,6 +291,7 @@ class _Storage:
             self.signals = stack.enter_context(deferred_signals())
             self.saved = files.load(resume=settings.resume)
         if journal is not None:
+            is_path("run: journal", journal)
             known = self.saved.journal if self.saved else None
             self.journal = stack.enter_context(Journal(Path(journal), known))
 
@@ -337,7 +368,9 @@ def _fresh_state(problem: Problem, algorithm: Algorithm) -> State:
 def _initial_state(problem: Problem, algorithm: Algorithm, x0: Start, seed: int) -> State:
     """Return the state before the first round."""
     if isinstance(x0, str) and x0 != "random":
-        raise ValueError(f'run: x0 must be an array, "random" or a Result, got {x0!r}.')
+        raise ValueError(
+            f'run: x0 must be an array, "random" or a Result, got {x0!r}; give "random".'
+        )
     if isinstance(x0, Result) and x0.state.algorithm == algorithm.state_kind:
         return x0.state.copy()
     if x0 is None:

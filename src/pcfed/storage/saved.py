@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 from pcfed.errors import display_path, one_line, short_repr
 from pcfed.storage.archive import AnyArray, load_arrays, save_arrays
 from pcfed.storage.atomic import write_atomically
+from pcfed.validation import is_path
 
 Metadata = Mapping[str, Any]
 """What JSON can hold."""
@@ -99,6 +100,7 @@ class Saved(ABC):
         ValueError
             If the file is damaged, something else, or of another version.
         """
+        is_path(f"{cls.__name__}.load: path", path)
         try:
             return cls._read(Path(path))
         except (LookupError, TypeError, AttributeError, RecursionError):
@@ -131,6 +133,7 @@ class SavedArchive(Saved):
 
     def save(self, path: PathLike) -> None:
         """Write everything to one file (a NumPy archive, no pickle), atomically."""
+        is_path(f"{type(self).__name__}.save: path", path)
         metadata, arrays = self._to_archive()
         save_arrays(Path(path), {"format": self.format, **metadata}, arrays)
 
@@ -162,6 +165,7 @@ class SavedJson(Saved):
 
     def save(self, path: PathLike) -> None:
         """Write the JSON file, atomically."""
+        is_path(f"{type(self).__name__}.save: path", path)
         text = json.dumps({"format": self.format, **self._to_json()}, indent=1)
         write_atomically(Path(path), text.encode())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,18 @@ from pcfed.algorithms import Algorithm, RunInfo
 from pcfed.arrays import Float64Array
 from pcfed.config.fields import check_agent_name
 from pcfed.config.personalization import DEFAULT_COUPLING
-from pcfed.config.train_file import AgentSettings, Config
+from pcfed.config.train_file import AgentSettings, Config, Model
 from pcfed.data.encoding import Encoding, fit_encoding
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import did_you_mean, error_context, join_names, one_line, short_repr
 from pcfed.losses import Loss
+from pcfed.losses.intercepts import default_intercept_bound
 from pcfed.losses.kinds import TORCH, Label, LinearKind
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import Purpose, random_stream, resolve_batch_size
 from pcfed.sets import ConvexSet
-from pcfed.training.intercepts import intercept_bound
+from pcfed.standardize import Scaling
 from pcfed.training.modules import constraint_for_module, initial_parameters, load_module
-from pcfed.training.standardize import Scaling
 from pcfed.training.step_search import with_trial_step
 from pcfed.training.targets import read_targets
 
@@ -323,10 +323,19 @@ def _fit_scaling(
     scaling = Scaling.fit([each.X[each.train] for each in data], intercept=intercept)
     if labels is not None or not intercept:
         return scaling
-    with np.errstate(all="ignore"):
-        targets = Scaling.fit([each.y[each.train, None] for each in data], intercept=True)
-    # The mean of targets that are too large for sums is not finite; their losses say so.
-    return replace(scaling, target_mean=float(np.nan_to_num(targets.mean[0], posinf=0, neginf=0)))
+    return scaling.with_target_mean([each.y[each.train] for each in data])
+
+
+def intercept_bound(
+    model: Model, targets: Sequence[Float64Array], target_mean: float
+) -> float | None:
+    """Return the bound of ``train.toml`` or the default one; None if the model needs none.
+
+    ``targets`` are those of every agent's training rows, as given.
+    """
+    if not isinstance(model.kind, LinearKind) or not model.intercept:
+        return None
+    return model.intercept_bound or default_intercept_bound(model.kind, targets, target_mean)
 
 
 # -- one agent ----------------------------------------------------------------------------------
@@ -363,7 +372,9 @@ def _build_agent(
     loss = loss_on(data.train)
     test = loss_on(data.test) if len(data.test) else None
     if scaling is not None:
-        constraint = scaling.transform_constraint(constraint, math.prod(loss.shape))
+        constraint = scaling.transform_constraint(
+            constraint, math.prod(loss.shape), option="data.standardize = false"
+        )
     return Agent(
         loss,
         constraint,

@@ -87,7 +87,7 @@ class Trainer:
         Returns
         -------
         Result
-            Its models are in the coordinates of the training (`pcfed.training.standardize`), those
+            Its models are in the coordinates of the training (`pcfed.standardize`), those
             in ``models.npz`` in the units of the data. Its history has only the last record: the
             run directory has them all.
         """

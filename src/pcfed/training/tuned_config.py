@@ -188,7 +188,8 @@ def scaled_constraints(setup: TrainingSetup, factor: float) -> list[ConvexSet] |
     problem = setup.problem
     intercept = problem.agents[0].loss.intercept_slice
     coefficients = problem.n if intercept is None else intercept.start
-    return [setup.scaling.transform_constraint(each, coefficients) for each in sets]
+    option = "data.standardize = false"
+    return [setup.scaling.transform_constraint(each, coefficients, option=option) for each in sets]
 
 
 # -- the file with the result ---------------------------------------------------------------------

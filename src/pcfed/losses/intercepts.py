@@ -2,7 +2,7 @@ r"""The public bound on intercepts, without which there would be no certificate.
 
 Intercepts are free of the agents' sets, but a certificate needs a bounded set. The bound is
 generous, so that no useful model reaches it, and it applies to the intercept of the centred data
-(`pcfed.training.standardize`): the score at the mean of the features or, for numbers, its
+(`pcfed.standardize`): the score at the mean of the features or, for numbers, its
 difference from the mean $\nu$ of all targets. For numbers it is computed from sums over agents,
 
 $$ 10 \sqrt{\frac1m \sum_i \frac1{N_i} \sum_j (y_{ij} - \nu)^2} $$
@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.config.train_file import Model
 from pcfed.losses.kinds import LinearKind
 
 FACTOR = 10.0
@@ -28,18 +27,30 @@ MAX_BOUND = 1e150
 """Larger bounds are left out: products with them would overflow."""
 
 
-def intercept_bound(
-    model: Model, targets: Sequence[Float64Array], target_mean: float
+def default_intercept_bound(
+    kind: LinearKind, targets: Sequence[Float64Array], target_mean: float
 ) -> float | None:
-    """Return the bound of ``train.toml`` or the default one; None if the model needs none.
+    """Return the bound on the intercepts of a kind of models; None if it would be too large.
 
-    ``targets`` are those of every agent's training rows, as given.
+    Parameters
+    ----------
+    kind : LinearKind
+        The kind of model.
+    targets : sequence of arrays
+        The targets of every agent's training rows, as given.
+    target_mean : float
+        The mean of all targets, which the training subtracts.
+
+    Examples
+    --------
+    >>> from pcfed.losses.kinds import LEAST_SQUARES, LOGISTIC
+    >>> default_intercept_bound(LEAST_SQUARES, [np.array([1.0, 3.0])], 2.0)
+    10.0
+    >>> default_intercept_bound(LOGISTIC, [np.array([0.0, 1.0])], 0.0)
+    30.0
     """
-    if not isinstance(model.kind, LinearKind) or not model.intercept:
-        return None
-    given = model.intercept_bound or model.kind.intercept_bound
-    if given is not None:
-        return given
+    if kind.intercept_bound is not None:
+        return kind.intercept_bound
     with np.errstate(over="ignore"):
         mean_squares = [np.square(y - target_mean).mean() for y in targets]
         bound = FACTOR * float(np.sqrt(np.mean(mean_squares)))

@@ -11,7 +11,7 @@ $\hat w \in \{(s_1 v_1, .., s_n v_n) : v \in X\}$, a set that `pcfed.sets.scale_
 exactly.
 
 Models with an intercept are always trained on centred data, because features with a large mean,
-such as a year, make the problem badly conditioned. Without ``data.standardize``, $s = 1$, and
+such as a year, make the problem badly conditioned. Without scaling, $s = 1$, and
 centring changes no coefficient. Without an intercept nothing could compensate for the means, so
 $\mu = \nu = 0$. For labels $\nu = 0$.
 
@@ -117,13 +117,26 @@ class Scaling:
         W, b = self._split(models)
         return self._flat(W * self.scale, b + W @ self.mean - self.target_mean)
 
-    def transform_constraint(self, constraint: ConvexSet, coefficients: int) -> ConvexSet:
-        r"""Return the set of $\hat w$ for which $w$ is in a set."""
-        constraint.project(np.zeros(coefficients))  # refuses a set of another length
+    def with_target_mean(self, targets: Sequence[Float64Array]) -> Scaling:
+        """Return the same scaling with the mean of all targets, given those of every agent."""
+        with np.errstate(all="ignore"):
+            mean = Scaling.fit([y[:, None] for y in targets], intercept=True).mean[0]
+        # The mean of targets that are too large for sums is not finite; their losses say so.
+        return replace(self, target_mean=float(np.nan_to_num(mean, posinf=0, neginf=0)))
+
+    def transform_constraint(
+        self, constraint: ConvexSet, coefficients: int, *, option: str
+    ) -> ConvexSet:
+        r"""Return the set of $\hat w$ for which $w$ is in a set.
+
+        ``option`` switches scaling off; the error for a set that cannot be scaled names it.
+        """
+        constraint.check_model_length(coefficients)
+        constraint.project(np.zeros(coefficients))  # raises if the set is empty
         try:
             return scale_entries(constraint, np.tile(self.scale, coefficients // self.scale.size))
         except ValueError as error:
-            raise ValueError(f"{error} Or set data.standardize = false.") from None
+            raise ValueError(f"{error} Or set {option}.") from None
 
     def _split(self, models: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return coefficients, (rows, outputs, columns), and intercepts, (rows, outputs)."""
