@@ -183,11 +183,39 @@ def _norm(a: Array) -> float:
 
 
 @_exact
-def _length(points: Any, x_squared: float, z_squared: float) -> float:
-    """Return how far a step moves the points at which the loss is taken."""
+def _step_shared(
+    points: Any,
+    measures: bool,
+    extrapolates: bool,
+    factors: _Factors,
+    z_next: Array,
+    x_next: Array,
+    x: Array,
+    z: Array,
+    x_hat: Array,
+    z_hat: Array,
+    e: Array,
+    g: Array,
+) -> float:
+    """Take the step of z after that of x, and extrapolate both.
+
+    Return how far the points at which the loss is taken move, squared, if that is to be measured.
+    """
+    n, x_squared, z_squared = Index(x.size), 0.0, 0.0
+    for start in range(Index(0), n, PIECE):
+        end = min(start + PIECE, n)
+        _place_shared(start, end, z_next, z_hat, x_hat, e, factors)
+        if points != AT_OWN:
+            _descend(start, end, z_next, factors.z_slope, g)
+        if measures:
+            x_squared += _squared_distance(start, end, x_next, x_hat)
+            z_squared += _squared_distance(start, end, z_next, z_hat)
+        if extrapolates:
+            _extrapolate(start, end, x_hat, x_next, x, factors.momentum)
+            _extrapolate(start, end, z_hat, z_next, z, factors.momentum)
     if points == AT_BOTH:
-        return math.sqrt(x_squared + z_squared)
-    return math.sqrt(x_squared if points == AT_OWN else z_squared)
+        return x_squared + z_squared
+    return x_squared if points == AT_OWN else z_squared
 
 
 @_exact
@@ -218,6 +246,41 @@ def _measure(
 
 
 @_exact
+def _begin(i: int, blocks: Start, factors: _Factors, vectors: Array) -> None:
+    """Write s, the constants of the steps, and the points at which they start."""
+    n = Index(blocks.shared.size)
+    for start in range(Index(0), n, PIECE):
+        end = min(start + PIECE, n)
+        _place_point(start, end, vectors[0], blocks.W[i], blocks.shift)
+        _place_x_constant(start, end, vectors[1], blocks.y_mean, vectors[0], factors)
+        _place_z_constant(start, end, vectors[2], blocks.shared, blocks.U[i], blocks.Y, factors)
+        _copy(start, end, vectors[6], blocks.model[i])
+        _copy(start, end, vectors[8], blocks.model[i])
+        _copy(start, end, vectors[9], blocks.shared)
+
+
+@_exact
+def _moved(vectors: Array, x: Array, z: Array) -> Array:
+    """Return where the last step ended, x and z as one vector."""
+    n = Index(x.size)
+    _copy(Index(0), n, vectors[10], x)
+    _copy(Index(0), n, vectors[11], z)
+    return vectors[10:12].reshape(-1)
+
+
+@_exact
+def _write_updates(i: int, blocks: Start, numbers: Numbers, x: Array, s: Array, z: Array) -> None:
+    """Write the own model of agent i and its updates."""
+    n = Index(x.size)
+    for start in range(Index(0), n, PIECE):
+        end = min(start + PIECE, n)
+        _copy(start, end, blocks.x[i], x)
+        if not math.isinf(numbers.ratio):
+            _scaled_difference(start, end, blocks.dx[i], numbers.relaxation, x, s)
+        _scaled_difference(start, end, blocks.dz[i], numbers.relaxation, z, blocks.shared)
+
+
+@_exact
 def _take_steps(
     callees: Callees,
     i: int,
@@ -238,33 +301,15 @@ def _take_steps(
     hats, gradients = vectors[8:10].reshape(-1), vectors[12:14].reshape(-1)
     theta = numbers.personalization[i, 0]
     points = AT_CENTER if theta == 0 else AT_OWN if theta == 1 else AT_BOTH
-    first_point, last_point = (
-        (n if points == AT_CENTER else zero),
-        (n if points == AT_OWN else 2 * n),
-    )
-    g_x, g_z = gradients[:n], gradients[n:]
-    for start in range(zero, n, PIECE):
-        end = min(start + PIECE, n)
-        _place_point(start, end, s, blocks.W[i], blocks.shift)
-        _place_x_constant(start, end, e_x, blocks.y_mean, s, factors)
-        _place_z_constant(start, end, e_z, blocks.shared, blocks.U[i], blocks.Y, factors)
-        _copy(start, end, vectors[6], blocks.model[i])
-        _copy(start, end, vectors[8], blocks.model[i])
-        _copy(start, end, vectors[9], blocks.shared)
+    begin, end = (n if points == AT_CENTER else zero), (n if points == AT_OWN else 2 * n)
+    at, g, g_x, g_z = hats[begin:end], gradients[begin:end], gradients[:n], gradients[n:]
+    _begin(i, blocks, factors, vectors)
     x, z, z_next = vectors[6], blocks.shared, vectors[7]
     x_hat, z_hat = vectors[8], vectors[9]
     steps = source.batches.shape[0]
     first = last = 0.0
     for k in range(steps):
-        gradient_at(
-            callees.gradient,
-            hats[first_point:last_point],
-            source,
-            k,
-            i,
-            scratch.gradient,
-            gradients[first_point:last_point],
-        )
+        gradient_at(callees.gradient, at, source, k, i, scratch.gradient, g)
         _place_own(zero, n, p, x_hat, z_hat, e_x, factors)
         if points != AT_CENTER:
             _descend(zero, n, p, factors.x_slope, g_x)
@@ -273,51 +318,25 @@ def _take_steps(
             return not math.isfinite(_norm(p)), math.nan
         if status == INSIDE:
             p, q = q, p
-        moved_x = moved_z = 0.0
-        for start in range(zero, n, PIECE):
-            end = min(start + PIECE, n)
-            _place_shared(start, end, z_next, z_hat, x_hat, e_z, factors)
-            if points != AT_OWN:
-                _descend(start, end, z_next, factors.z_slope, g_z)
-            if k in (0, steps - 1):
-                moved_x += _squared_distance(start, end, q, x_hat)
-                moved_z += _squared_distance(start, end, z_next, z_hat)
-            if k < steps - 1:
-                _extrapolate(start, end, x_hat, q, x, factors.momentum)
-                _extrapolate(start, end, z_hat, z_next, z, factors.momentum)
+        moved = _step_shared(
+            *(points, k in (0, steps - 1), k < steps - 1, factors),
+            *(z_next, q, x, z, x_hat, z_hat, e_z, g_z),
+        )
         if k in (0, steps - 1):
-            last = _length(points, moved_x, moved_z)
+            last = math.sqrt(moved)
             first = last if k == 0 else first
         if k == steps - 1 or not math.isfinite(first):
             break
         x, q = q, x
         z, z_next = z_next, (vectors[5] if k == 0 else z)
-    if last >= numbers.longest * first:
-        moved = vectors[10:12].reshape(-1)
-        for start in range(zero, n, PIECE):
-            end = min(start + PIECE, n)
-            _copy(start, end, vectors[10], q)
-            _copy(start, end, vectors[11], z_next)
+    measured = 0.0 if math.isfinite(last) or not math.isfinite(first) else math.nan
+    longest = numbers.longest * first
+    if last >= longest:
+        moved_to = _moved(vectors, q, z_next)[begin:end]
         measured = _measure(
-            callees,
-            i,
-            source,
-            scratch,
-            numbers.longest * first,
-            last,
-            moved[first_point:last_point],
-            gradients[first_point:last_point],
-            hats[first_point:last_point],
-            numbers.trust,
+            callees, i, source, scratch, longest, last, moved_to, g, at, numbers.trust
         )
-    else:
-        measured = 0.0 if math.isfinite(last) or not math.isfinite(first) else math.nan
-    for start in range(zero, n, PIECE):
-        end = min(start + PIECE, n)
-        _copy(start, end, blocks.x[i], q)
-        if not math.isinf(numbers.ratio):
-            _scaled_difference(start, end, blocks.dx[i], numbers.relaxation, q, s)
-        _scaled_difference(start, end, blocks.dz[i], numbers.relaxation, z_next, blocks.shared)
+    _write_updates(i, blocks, numbers, q, s, z_next)
     return True, measured
 
 

@@ -165,8 +165,7 @@ def run(
     array([1.2, 5.1])
     """
     _check_objects(problem, algorithm, refusals)
-    _check_functions(stop, callbacks, progress)
-    _check_arguments(rounds, eval_every, output)
+    _check_arguments(rounds, eval_every, output, stop, callbacks, progress)
     with one_blas_thread(), ExitStack() as stack:
         plan = Plan(
             problem,
@@ -183,8 +182,7 @@ def run(
         algorithm = algorithm.resolved(problem, plan.run_info(indices))
         threads = num_workers(workers, problem, plan)
         engine = stack.enter_context(Engine(problem, algorithm, plan, threads, refusals.norm_limit))
-        chosen = output if output == "last" else (output, rounds)
-        storage = _Storage(engine, chosen, checkpoint, journal, stack)
+        storage = _Storage(engine, output, rounds, checkpoint, journal, stack)
         saved = storage.saved
         state = saved.state if saved else _initial_state(problem, algorithm, x0, seed)
         recorder = RunRecorder(engine, state, saved or earlier)
@@ -215,8 +213,16 @@ def _check_objects(problem: object, algorithm: object, refusals: object) -> None
     instance("run: refusals", refusals, RefusalPolicy, "give one such as RefusalPolicy(10)")
 
 
-def _check_functions(stop: object, callbacks: object, progress: object) -> None:
-    """Raise a ValueError for a stop rule or callbacks that cannot be called."""
+def _check_arguments(
+    rounds: int, eval_every: int, output: str, stop: object, callbacks: object, progress: object
+) -> None:
+    """Raise a ValueError for arguments that no other class checks."""
+    count("run: rounds", rounds)
+    count("run: eval_every", eval_every)
+    if output not in get_args(Output):
+        raise ValueError(
+            f"run: output must be one of {get_args(Output)}, got {short_repr(output)}; choose one."
+        )
     # A class can be called, but what it returns, an object, would always stop the run.
     if stop is not None and (isinstance(stop, type) or not callable(stop)):
         raise ValueError(
@@ -229,16 +235,6 @@ def _check_functions(stop: object, callbacks: object, progress: object) -> None:
             "give a list, as in callbacks=[print]."
         )
     boolean("run: progress", progress)
-
-
-def _check_arguments(rounds: int, eval_every: int, output: str) -> None:
-    """Raise a ValueError for arguments that no other class checks."""
-    count("run: rounds", rounds)
-    count("run: eval_every", eval_every)
-    if output not in get_args(Output):
-        raise ValueError(
-            f"run: output must be one of {get_args(Output)}, got {short_repr(output)}; choose one."
-        )
 
 
 def _restore(saved: Checkpoint, iterate: OutputIterate, stop: Stop | None) -> None:
@@ -263,7 +259,8 @@ class _Storage:
     def __init__(
         self,
         engine: Engine,
-        output: object,
+        output: Output,
+        rounds: int,
         checkpoint: PathLike | Checkpointing | None,
         journal: PathLike | None,
         stack: ExitStack,
@@ -280,7 +277,9 @@ class _Storage:
                 settings = Checkpointing(settings)
             self.every = settings.every
             arguments = {"algorithm": engine.algorithm, **engine.plan.arguments}
-            arguments |= {"output": output, "journal": journal is not None}
+            # A mean over rounds depends on how many they are.
+            chosen = output if output == "last" else (output, rounds)
+            arguments |= {"output": chosen, "journal": journal is not None}
             if not engine.problem.losses_at_average:
                 agents = engine.problem.agents
                 arguments["personalization"] = [agent.personalization for agent in agents]
