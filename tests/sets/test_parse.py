@@ -70,9 +70,9 @@ def test_specifications(spec, text):
     ("spec", "message"),
     [
         ({"l1ba": 85}, r"'l1ba' is not a set; did you mean 'l1'\? Valid names are affine, blocks,"),
-        ({"L1Bal": 85}, r"'L1Bal' is not a set; did you mean 'L1Ball'\? Valid"),
+        ({"L1Bal": 85}, r"'L1Bal' is not a set; did you mean 'l1'\? Valid"),
         ("simplx(1)", "did you mean 'simplex'"),
-        ("qqqq", "'qqqq' is not a set; Valid names are affine"),
+        ("qqqq", "'qqqq' is not a set; valid names are affine"),
         (85, "got 85; give for example"),
         ({"l1": 1, "l2": 2}, r"one key, the name of a set, got \['l1', 'l2'\]"),
         ({}, "one key"),
