@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -23,15 +23,23 @@ from pcfed.experiments.personal import (
     QUICK_SEEDS,
     SEEDS,
     CellScores,
+    PersonalResults,
     num_rounds,
     run_personal,
 )
 from pcfed.experiments.personal_cells import CELLS, QUICK_CELLS
 from pcfed.experiments.presets import NAMES, PARTITIONS, Preset, load_preset
-from pcfed.experiments.rates import LENGTHS, QUICK_LENGTHS, RATES, measure_rates
+from pcfed.experiments.rates import LENGTHS, QUICK_LENGTHS, RATES, Rates, measure_rates
 from pcfed.experiments.round_cases import CASES, QUICK_CASES
-from pcfed.experiments.rounds import ROUNDS, GapHistory, max_rounds, run_rounds, total_rounds
-from pcfed.experiments.summary import comparisons
+from pcfed.experiments.rounds import (
+    ROUNDS,
+    GapHistory,
+    RoundsResults,
+    max_rounds,
+    run_rounds,
+    total_rounds,
+)
+from pcfed.experiments.summary import Comparison, comparisons
 from pcfed.report import write_report
 
 OTHERS = (RATES, ROUNDS, PERSONAL)
@@ -87,41 +95,48 @@ def reproduce(
         data.fetch(name, data_dir=data_dir)
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
     total += total_rounds(cases) + draws * sum(map(num_rounds, cells))
-    rates = rounds = personal = None
     try:
         with _RunProgress(total) as bar:
-            run_jobs(todo, out, data_dir=data_dir, on_progress=bar.job, workers=workers)
+            options: dict[str, Any] = {"data_dir": data_dir, "workers": workers}
+            run_jobs(todo, out, on_progress=bar.job, **options)
+            rates = rounds = personal = None
             if sizes:
                 rates = measure_rates(
                     out, rounds=sizes, seeds=seeds, on_progress=bar.rates, workers=workers
                 )
             if cases:
-                rounds = run_rounds(
-                    out, cases=cases, data_dir=data_dir, on_progress=bar.rounds, workers=workers
-                )
+                rounds = run_rounds(out, cases=cases, on_progress=bar.rounds, **options)
             if cells:
                 personal = run_personal(
-                    out,
-                    cells=cells,
-                    seeds=draws,
-                    data_dir=data_dir,
-                    on_progress=bar.personal,
-                    workers=workers,
+                    out, cells=cells, seeds=draws, on_progress=bar.personal, **options
                 )
     except KeyboardInterrupt:
         errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
         raise typer.Exit(130) from None
-    finished = comparisons(presets, results(todo, out))
+    provenance = _provenance(seeds, len(distinct(todo)), time.perf_counter() - start)
+    _write_results(
+        comparisons(presets, results(todo, out)), out, data_dir, provenance, rates, rounds, personal
+    )
+
+
+def _write_results(
+    finished: Sequence[Comparison],
+    out: Path,
+    data_dir: Path | None,
+    provenance: dict[str, str],
+    rates: Rates | None,
+    rounds: RoundsResults | None,
+    personal: PersonalResults | None,
+) -> None:
+    """Write figures and the report, and print which claims hold."""
     figures = write_figures(finished, out / "figures", rates, rounds, personal)
     report = out / "report.html"
-    runs = len(distinct(todo)) + (len(rounds.runs) if rounds else 0)
-    runs += len(personal.runs) if personal else 0
-    provenance = _provenance(seeds, runs, time.perf_counter() - start)
+    runs = sum(len(each.runs) for each in (rounds, personal) if each)
     write_report(
         finished,
         report,
         data_dir=data_dir,
-        provenance=provenance,
+        provenance={**provenance, "runs": str(int(provenance["runs"]) + runs)},
         rates=rates,
         rounds=rounds,
         personal=personal,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from rich.table import Table
 from pcfed.cli.app import Overrides, app, console, errors, examples, say
 from pcfed.cli.progress import ProgressBar
 from pcfed.problem import Center
+from pcfed.sets import ConvexSet
 from pcfed.storage.atomic import write_atomically
 from pcfed.training import build_setup, load_config
 from pcfed.training.modules import user_code_errors
@@ -34,6 +35,7 @@ from pcfed.training.tuning import (
     CENTERS,
     BudgetChange,
     Candidate,
+    CrossValidation,
     Tuning,
     compare_budgets,
 )
@@ -101,62 +103,80 @@ def tune(
     )
     setup = build_setup(loaded, allow_import=allow_import)
     validation = cross_validation(loaded, setup, num_folds=folds, rounds=rounds)
-    sets = {factor: scaled_constraints(setup, factor) for factor in BUDGET_FACTORS if limits}
-    sets = {factor: each for factor, each in sets.items() if each is not None}
+    scaled = {factor: scaled_constraints(setup, factor) for factor in BUDGET_FACTORS if limits}
+    sets = {factor: each for factor, each in scaled.items() if each is not None}
     cache_path, picture = (out.with_name(f"{config.stem}.tuning.{end}") for end in ("json", "png"))
     cache = _load_cache(cache_path, TuningCache.digest_of(setup, validation))
-    num_trainings = len(candidates) + len(sets)
+    default = default_candidate(loaded)
+    with user_code_errors(loaded):
+        found, changes = _search(validation, candidates, default, sets, cache, cache_path)
+    new, notes = tuned_text(text, loaded, setup.problem.names, found.chosen.candidate)
+    console.print(_table(found))
+    for sentence in (_choice(found), *_limits(changes, found, asked=limits), *notes):
+        say(sentence)
+    write_atomically(out, new.encode())
+    say(f"The setting is in {out}.{_draw(found, picture)} Next:")
+    say(f"  pcfed train {shlex.quote(str(out))}")
+
+
+def _search(
+    validation: CrossValidation,
+    candidates: Sequence[Candidate],
+    default: Candidate,
+    sets: Mapping[float, Sequence[ConvexSet]],
+    cache: TuningCache,
+    path: Path,
+) -> tuple[Tuning, list[BudgetChange]]:
+    """Search the candidates, and try other budgets with the best; Ctrl-C ends the command."""
+    folds, known = validation.num_folds, cache.known()
     bar = ProgressBar(errors)
-    task = bar.add_task("", total=num_trainings * folds, unit="trainings")
-    known = cache.known()
+    task = bar.add_task("", total=(len(candidates) + len(sets)) * folds, unit="trainings")
     bar.update(task, advance=folds * sum(each in known for each in candidates))
+
+    def count_fold() -> None:
+        bar.update(task, advance=1)
 
     def save() -> None:
         cache.results.update({(each, 1.0): found for each, found in known.items()})
-        cache.save(cache_path)
+        cache.save(path)
 
-    changes: list[BudgetChange] = []
     try:
-        with bar, user_code_errors(loaded):
+        with bar:
             found = search(
                 validation,
                 candidates,
-                default=default_candidate(loaded),
+                default=default,
                 known=known,
-                on_fold=lambda: bar.update(task, advance=1),
+                on_fold=count_fold,
                 on_candidate=save,
             )
             best = found.chosen.candidate
             for factor, constraints in sets.items():
                 if (best, factor) not in cache.results:
-                    cache.results[best, factor] = validation.evaluate(
-                        best, constraints, on_fold=lambda: bar.update(task, advance=1)
-                    )
-                    cache.save(cache_path)
-            if sets:
-                scaled = {factor: cache.results[best, factor] for factor in sets}
-                changes = compare_budgets(known[best], scaled, validation.folds_with_rows)
+                    new = validation.evaluate(best, constraints, on_fold=count_fold)
+                    cache.results[best, factor] = new
+                    cache.save(path)
     except KeyboardInterrupt:
         done = sum(each in known for each in candidates)
         command = escape(shlex.join(["pcfed", *sys.argv[1:]]))
         errors.print(
             f"Stopped after {done} of {len(candidates)} candidates; they are saved in "
-            f"{escape(str(cache_path))}. Resume with: {command}",
+            f"{escape(str(path))}. Resume with: {command}",
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
-    new, notes = tuned_text(text, loaded, setup.problem.names, best)
-    console.print(_table(found))
-    for sentence in (_choice(found), *_limits(changes, found, asked=limits), *notes):
-        say(sentence)
-    write_atomically(out, new.encode())
+    scaled = {factor: cache.results[best, factor] for factor in sets}
+    changes = compare_budgets(known[best], scaled, validation.folds_with_rows) if sets else []
+    return found, changes
+
+
+def _draw(found: Tuning, picture: Path) -> str:
+    """Draw the scores, and return a sentence that says where."""
     try:
         write_atomically(picture, png_of(found))
-        drawn = f" The scores are drawn in {picture}."
     except ImportError:
-        drawn = " There is no picture, because matplotlib is not installed."
-    say(f"The setting is in {out}.{drawn} Next:")
-    say(f"  pcfed train {shlex.quote(str(out))}")
+        return " There is no picture, because matplotlib is not installed."
+    return f" The scores are drawn in {picture}."
 
 
 # -- arguments ------------------------------------------------------------------------------------
