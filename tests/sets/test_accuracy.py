@@ -163,7 +163,7 @@ def test_empty_intersections_are_proved_empty(members):
 
 def test_members_that_only_touch_are_reported():
     with pytest.raises(
-        ProjectionError, match=r"L2Ball and L2Ball have a distance of .* hardly meet"
+        ProjectionError, match=r"L2Ball.* and L2Ball.* have a distance of .* hardly meet"
     ):
         Intersection(L2Ball(1.0), L2Ball(1.0, center=[2.0, 0.0])).project([3.0, 3.0])
 

@@ -90,9 +90,7 @@ def reproduce(
     todo = jobs(presets, seeds)
     start = time.perf_counter()
     needed = [job.setting.data for job in todo] + [case.data for case in cases if case.data]
-    needed += [cell.data for cell in cells]
-    for name in dict.fromkeys(needed):
-        data.fetch(name, data_dir=data_dir)
+    _fetch_data([*needed, *(cell.data for cell in cells)], data_dir)
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
     total += total_rounds(cases) + draws * sum(map(num_rounds, cells))
     try:
@@ -101,9 +99,8 @@ def reproduce(
             run_jobs(todo, out, on_progress=bar.job, **options)
             rates = rounds = personal = None
             if sizes:
-                rates = measure_rates(
-                    out, rounds=sizes, seeds=seeds, on_progress=bar.rates, workers=workers
-                )
+                lengths: dict[str, Any] = {"rounds": sizes, "seeds": seeds, "workers": workers}
+                rates = measure_rates(out, on_progress=bar.rates, **lengths)
             if cases:
                 rounds = run_rounds(out, cases=cases, on_progress=bar.rounds, **options)
             if cells:
@@ -117,6 +114,12 @@ def reproduce(
     _write_results(
         comparisons(presets, results(todo, out)), out, data_dir, provenance, rates, rounds, personal
     )
+
+
+def _fetch_data(names: Sequence[str], data_dir: Path | None) -> None:
+    """Download the data sets that are not there yet."""
+    for name in dict.fromkeys(names):
+        data.fetch(name, data_dir=data_dir)
 
 
 def _write_results(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,6 @@ from rich.table import Table
 from pcfed.cli.app import Overrides, app, console, errors, examples, say
 from pcfed.cli.progress import ProgressBar
 from pcfed.problem import Center
-from pcfed.sets import ConvexSet
 from pcfed.storage.atomic import write_atomically
 from pcfed.training import build_setup, load_config
 from pcfed.training.modules import user_code_errors
@@ -36,6 +35,7 @@ from pcfed.training.tuning import (
     BudgetChange,
     Candidate,
     CrossValidation,
+    ScaledSets,
     Tuning,
     compare_budgets,
 )
@@ -123,7 +123,7 @@ def _search(
     validation: CrossValidation,
     candidates: Sequence[Candidate],
     default: Candidate,
-    sets: Mapping[float, Sequence[ConvexSet]],
+    sets: ScaledSets,
     cache: TuningCache,
     path: Path,
 ) -> tuple[Tuning, list[BudgetChange]]:

@@ -61,6 +61,9 @@ scores hardly change after that, and a dozen rounds are enough for most candidat
 BUDGET_FACTORS = (0.5, 2.0)
 """Factors on all budgets, with which the price of the limits is measured."""
 
+ScaledSets = Mapping[float, Sequence[ConvexSet]]
+"""All agents' sets, by the factor on their budgets."""
+
 
 @dataclass(frozen=True, order=True)
 class Candidate:
