@@ -9,6 +9,7 @@ The module needs scikit-learn, ``pip install 'pcfed[sklearn]'``; ``import pcfed`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -49,7 +50,7 @@ Parts = dict[str, Float64Array]
 """The coefficients and, if there is one, the intercept of a model."""
 
 
-class _FederatedLinearModel(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+class _FederatedLinearModel(BaseEstimator, ABC):
     """What both estimators have in common: parameters, reading of data, training, models."""
 
     def __init__(
@@ -81,9 +82,9 @@ class _FederatedLinearModel(BaseEstimator):  # type: ignore[misc] # scikit-learn
 
     # -- data -----------------------------------------------------------------------------------
 
+    @abstractmethod
     def _encode(self, y: NDArray[Any]) -> tuple[LinearKind, NDArray[Any]]:
         """Return the kind of model and the targets as its loss expects them."""
-        raise NotImplementedError
 
     def _read(
         self, X: Any, y: Any, agents: Any
@@ -298,7 +299,7 @@ class _FederatedLinearModel(BaseEstimator):  # type: ignore[misc] # scikit-learn
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
-class FederatedClassifier(ClassifierMixin, _FederatedLinearModel):  # type: ignore[misc]
+class FederatedClassifier(ClassifierMixin, _FederatedLinearModel):
     """Logistic or softmax regression of several agents, each within its own set.
 
     Two classes give logistic regression with one row of coefficients, more give softmax regression
@@ -414,7 +415,7 @@ class FederatedClassifier(ClassifierMixin, _FederatedLinearModel):  # type: igno
         return float(accuracy_score(y, found, sample_weight=sample_weight))
 
 
-class FederatedRegressor(RegressorMixin, _FederatedLinearModel):  # type: ignore[misc]
+class FederatedRegressor(RegressorMixin, _FederatedLinearModel):
     """Least squares of several agents, each within its own set.
 
     Parameters and attributes are those of `FederatedClassifier`, without ``classes_``.

@@ -46,7 +46,10 @@ def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
         assert real.alive() == {}
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+@pytest.mark.skipif(
+    shutil.which("openssl") is None,
+    reason="openssl, a second opinion on our certificates, is not installed",
+)
 def test_openssl_accepts_the_certificate(tmp_path):
     make_keys(tmp_path, ["127.0.0.1", "localhost"], [])
     check = ["openssl", "verify", "-CAfile", tmp_path / "ca.crt", tmp_path / "server.crt"]

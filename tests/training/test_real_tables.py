@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pcfed.cli import app, models  # noqa: F401 - registers predict
+from pcfed.cli import models
 from pcfed.data.encoding import Encoding, fit_encoding
 from pcfed.data.tables import read_table
 from pcfed.training import build_setup, load_config
@@ -49,7 +49,7 @@ def setup_of(tmp_path, data, **files):
 
 
 def invoke(*arguments):
-    done = CliRunner().invoke(app.app, arguments)
+    done = CliRunner().invoke(models.app, arguments)
     assert done.exit_code == 0, done.output
     return done
 

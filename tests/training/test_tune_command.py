@@ -34,7 +34,7 @@ def test_a_new_file_that_trains(tmp_path, monkeypatch, capsys):
     assert command(["tune", "train.toml", "--limits", *QUICK], monkeypatch) == 0
     out = capsys.readouterr().out
     assert "Twice the budget for all agents: " in out
-    assert "Chosen: personalization " in out
+    assert "The choice is personalization " in out
     assert out.count("→") == 1
     assert out.endswith("Next:\n  pcfed train train.tuned.toml\n")
     assert (tmp_path / "train.toml").read_text() == before

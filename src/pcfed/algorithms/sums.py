@@ -40,6 +40,7 @@ def add_quotient(rows: Array, update: Array, divisor: float) -> None:
     if (compiled := kernels.load("sums")) is not None:
         compiled.add_quotient(update.dtype)(rows, update, float(divisor))
         return
+    # Not a product with 1 / divisor, which would round twice.
     rows += np.divide(update, divisor, dtype=np.float64)
 
 

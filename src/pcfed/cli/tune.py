@@ -271,8 +271,8 @@ def _choice(found: Tuning) -> str:
     best, chosen = found.ranking[0], found.chosen
     setting = chosen.candidate
     text = (
-        f"Chosen: personalization {setting.personalization:g}, coupling {setting.coupling:g}, "
-        f"center {setting.center}"
+        f"The choice is personalization {setting.personalization:g}, "
+        f"coupling {setting.coupling:g}, center {setting.center}"
     )
     if chosen is best:
         return f"{text}, the best score."

@@ -269,8 +269,8 @@ def solve_local(
         gradient = loss.gradient(y) + weight * (y - center)
         return feasible.project(y - step * gradient).astype(np.float64, copy=False)
 
-    x = feasible.project(center).astype(np.float64, copy=False)
-    for x, back in islice(accelerated_steps(gradient_step, x), iterations):  # noqa: B020
+    x = start = feasible.project(center).astype(np.float64, copy=False)
+    for x, back in islice(accelerated_steps(gradient_step, start), iterations):
         if np.linalg.norm(back) <= tolerance * step * max(1.0, float(np.linalg.norm(x))):
             break
     return x

@@ -142,9 +142,9 @@ def _cell_table(
             ]
         )
     hint = (
-        f"Shared model: the centre, on the test samples of all agents. Chosen σ, λ of {DITTO}: one "
-        f"per seed, of {_values(cell.couplings)}. Infeasibility: the largest distance of a model "
-        "from its set."
+        "Shared model: the centre, on the test samples of all agents. "
+        f"σ, and λ of {DITTO}: for each seed the best of {_values(cell.couplings)} on validation "
+        "data. Infeasibility: the largest distance of a model from its set."
     )
     label = f"Methods: {cell.title}"
     return Table(label, [Cell(name) for name in columns], [RowGroup(rows)], hint=hint)

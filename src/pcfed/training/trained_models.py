@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -89,10 +89,10 @@ class TrainedModels(SavedArchive):
     models: Float64Array
     average: Float64Array
     module: str | None = None
-    encoding: Encoding = Encoding(())  # noqa: RUF009 - immutable; stands for the columns as they are
+    encoding: Encoding = field(default_factory=lambda: Encoding(()))
 
     def __post_init__(self) -> None:
-        if not self.encoding.columns:
+        if not self.encoding.columns:  # by default, features are the columns
             object.__setattr__(self, "encoding", Encoding(self.columns))
 
     @staticmethod
