@@ -7,7 +7,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, log_softmax, softmax
 
-from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, features
+from pcfed.losses import (
+    LeastSquares,
+    LogisticRegression,
+    SoftmaxRegression,
+    feature_norms,
+    features,
+)
 from pcfed.losses.linear import LinearModel
 
 from .cases import CASES, LABELS, LINEAR_MODELS, PIXELS, SCALE, TARGETS, Case, N, make
@@ -143,6 +149,19 @@ def test_permuted_samples(case: Case) -> None:
     assert_allclose(other.smoothness(), loss.smoothness(), rtol=1e-6)
     batch = other.gradient(x, slice(10, 25))
     assert_allclose(batch, loss.gradient(x, order[10:25]), rtol=rtol, atol=rtol)
+
+
+@each
+def test_norms_of_permuted_samples_are_computed_once(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = case.build()
+    other = loss.permute_samples(np.arange(N)[::-1])
+    L, batch = other.smoothness(), other.typical_smoothness(10)
+    for name in ("largest_eigenvalue", "max_squared_row_norm"):
+        monkeypatch.delattr(feature_norms, name)
+    assert loss.smoothness() == L
+    assert loss.permute_samples(np.arange(N)).typical_smoothness(10) == batch
 
 
 @each

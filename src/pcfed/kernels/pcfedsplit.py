@@ -201,21 +201,20 @@ def _step_shared(
 
     Return how far the points at which the loss is taken move, squared, if that is to be measured.
     """
-    n, x_squared, z_squared = Index(x.size), 0.0, 0.0
+    n, squared = Index(x.size), 0.0
     for start in range(Index(0), n, PIECE):
         end = min(start + PIECE, n)
         _place_shared(start, end, z_next, z_hat, x_hat, e, factors)
         if points != AT_OWN:
             _descend(start, end, z_next, factors.z_slope, g)
-        if measures:
-            x_squared += _squared_distance(start, end, x_next, x_hat)
-            z_squared += _squared_distance(start, end, z_next, z_hat)
+        if measures and points != AT_CENTER:
+            squared += _squared_distance(start, end, x_next, x_hat)
+        if measures and points != AT_OWN:
+            squared += _squared_distance(start, end, z_next, z_hat)
         if extrapolates:
             _extrapolate(start, end, x_hat, x_next, x, factors.momentum)
             _extrapolate(start, end, z_hat, z_next, z, factors.momentum)
-    if points == AT_BOTH:
-        return x_squared + z_squared
-    return x_squared if points == AT_OWN else z_squared
+    return squared
 
 
 @_exact

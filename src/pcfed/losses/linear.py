@@ -50,6 +50,8 @@ class LinearModel(CheckedLoss):
     classes: int | None = None
     _kernel: int = OTHER
     """The loss of ``pcfed.kernels.arguments`` that it is, for the compiled gradient."""
+    _permuted_from: Self | None = None
+    """The loss of which this has the samples in another order, and so the same norms."""
 
     def __init__(
         self,
@@ -208,11 +210,15 @@ class LinearModel(CheckedLoss):
     @cached_property
     def _largest_eigenvalue(self) -> float:
         """The largest eigenvalue of ΦᵀΦ/N, computed at first use."""
+        if self._permuted_from is not None:
+            return self._permuted_from._largest_eigenvalue
         return feature_norms.largest_eigenvalue(self._features, intercept=self.intercept)
 
     @cached_property
     def _max_squared_row_norm(self) -> float:
         """The largest ‖φ‖², computed at first use."""
+        if self._permuted_from is not None:
+            return self._permuted_from._max_squared_row_norm
         return feature_norms.max_squared_row_norm(self._features, intercept=self.intercept)
 
     def permute_samples(self, order: ArrayLike) -> Self:
@@ -221,14 +227,15 @@ class LinearModel(CheckedLoss):
         other = copy.copy(self)
         targets = self._targets[index]
         targets.setflags(write=False)
-        other.__dict__.update(_features=self._features.permute_rows(index), _targets=targets)
+        features = self._features.permute_rows(index)
+        other.__dict__.update(_features=features, _targets=targets, _permuted_from=self)
         return other
 
     def take_samples(self, rows: ArrayLike) -> Self:
         """Return a copy of this loss on some of its samples, given by their row numbers."""
         index, count = self._check_batch(np.asarray(rows))
         other = copy.copy(self)
-        for name in ("_largest_eigenvalue", "_max_squared_row_norm"):
+        for name in ("_largest_eigenvalue", "_max_squared_row_norm", "_permuted_from"):
             other.__dict__.pop(name, None)  # they are those of all samples
         features, targets = self._features.permute_rows(np.asarray(index)), self._targets[index]
         targets.setflags(write=False)

@@ -351,7 +351,7 @@ def _finite_rows(update: Update, agents: int) -> NDArray[np.bool_]:
     with np.errstate(over="ignore", invalid="ignore"):
         arrays = {id(rows): rows for rows in (*update.sent.values(), *update.pending.values())}
         for rows in arrays.values():
-            if not np.isfinite(rows.sum()):  # rare, so only then look at every entry
+            if not np.isfinite(np.vdot(rows, rows)):  # rare, so only then look at every entry
                 finite &= np.isfinite(rows).all(axis=1)
     return finite
 
