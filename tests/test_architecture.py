@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pcfed
+from pcfed.errors import install_command
 
 ROOT = Path(pcfed.__file__).parent
 BASE = "foundations"
@@ -57,7 +58,7 @@ GRAPH = {
         *("guarantees", "data", "config", "training", "report"),
     },
     "cli": {
-        *("storage", "problem", "algorithms", "simulation", "guarantees"),
+        *(BASE, "storage", "problem", "algorithms", "simulation", "guarantees"),
         *("data", "training", "experiments", "report", "federation"),
     },
 }
@@ -114,5 +115,5 @@ def test_without_its_packages_the_command_line_says_what_to_install(package, arg
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "not installed; run pip install 'pcfed[app]'." in done.stderr
+    assert f"not installed; run {install_command('app')}." in done.stderr
     assert len(done.stderr.splitlines()) == 1

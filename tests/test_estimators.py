@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pcfed import Agent, PCFedAvg, PCFedSplit, Problem, certify, run
+from pcfed.errors import install_command
 from pcfed.estimators import FederatedClassifier, FederatedRegressor
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box, L1Ball, NuclearBall
@@ -252,4 +253,4 @@ def test_only_the_estimators_need_scikit_learn(package):
     if package == "pcfed":
         assert done.returncode == 0
     else:
-        assert "run pip install 'pcfed[sklearn]'." in done.stderr.splitlines()[-1]
+        assert f"run {install_command('sklearn')}." in done.stderr.splitlines()[-1]

@@ -4,7 +4,7 @@ r"""Estimators in scikit-learn's manner: linear models of several agents, traine
 softmax regression and for least squares, in this process. Features are centred and scaled as in
 `pcfed.standardize`; constraints and fitted models are in the units of the data as given.
 
-The module needs scikit-learn, ``pip install 'pcfed[sklearn]'``; ``import pcfed`` does not.
+The module needs scikit-learn, the extra ``sklearn``; ``import pcfed`` does not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
+from pcfed.errors import did_you_mean, install_command, join_names, short_repr
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.metrics import accuracy_score, r2_score
@@ -25,12 +27,11 @@ try:
 except ImportError:
     raise ImportError(
         "pcfed.estimators: scikit-learn 1.6 or newer is not installed; "
-        "run pip install 'pcfed[sklearn]'."
+        f"run {install_command('sklearn')}."
     ) from None
 
 from pcfed.algorithms import Algorithm, PCFedSplit
 from pcfed.arrays import Float64Array
-from pcfed.errors import did_you_mean, join_names, short_repr
 from pcfed.guarantees import Gap, certify
 from pcfed.losses.intercepts import default_intercept_bound
 from pcfed.losses.kinds import LEAST_SQUARES, LINEAR_KINDS, LOGISTIC, SOFTMAX, LinearKind

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pcfed.data import DataError
+from pcfed.errors import install_command
 from pcfed.storage.atomic import FileError
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ def run_app() -> NoReturn:
         extra = "flower" if missing.name in ("cryptography", "flwr") else "experiments"
         print_error(
             f"This command needs the package {missing.name!r}, which is not installed; "
-            f"run pip install 'pcfed[{extra}]'."
+            f"run {install_command(extra)}."
         )
         sys.exit(2)
     except (ValueError, DataError, FileError, ImportError) as error:

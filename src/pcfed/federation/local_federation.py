@@ -22,6 +22,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from pcfed.config.federation_files import read_agent_file, read_server_file
+from pcfed.errors import install_command
 from pcfed.federation.paths import RESULT, training_directory
 from pcfed.storage.atomic import write_atomically
 from pcfed.storage.saved import Metadata, SavedJson
@@ -360,7 +361,7 @@ def _program(name: str) -> Path:
     """Return one of Flower's programs, which are installed beside Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise ValueError(f"federation: {name} is not installed; run pip install 'pcfed[flower]'.")
+        raise ValueError(f"federation: {name} is not installed; run {install_command('flower')}.")
     return path
 
 

@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pcfed.errors import install_command
 from pcfed.report.charts import Chart, Style
 from pcfed.storage.atomic import write_atomically
 
@@ -193,7 +194,7 @@ def import_optional(module: str) -> Any:
         package = module.partition(".")[0]
         extra = "app" if package in ("jinja2", "plotly") else "experiments"
         raise ImportError(
-            f"report: the package {package} is not installed; run pip install 'pcfed[{extra}]'."
+            f"report: the package {package} is not installed; run {install_command(extra)}."
         ) from None
 
 
