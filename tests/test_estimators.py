@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -254,3 +255,11 @@ def test_only_the_estimators_need_scikit_learn(package):
         assert done.returncode == 0
     else:
         assert f"run {install_command('sklearn')}." in done.stderr.splitlines()[-1]
+
+
+def test_a_training_that_ends_early_warns():
+    with pytest.warns(ConvergenceWarning, match=r"after 2 rounds .* raise rounds"):
+        FederatedClassifier(rounds=2, local_steps=1).fit(BINARY, constraints="l1(1)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FederatedClassifier().fit(BINARY, constraints="l1(1)")
