@@ -18,6 +18,7 @@ MODULES = {
     "validation": BASE,
     "errors": BASE,
     "notebook": BASE,
+    "palette": BASE,
     "standardize": "problem",
     "sampling": "problem",
     "reference": "simulation",

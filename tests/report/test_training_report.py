@@ -14,8 +14,8 @@ import plotly.graph_objects as go
 import pytest
 from playwright.sync_api import Browser
 
+from pcfed.palette import series_styles
 from pcfed.report import write_training_report
-from pcfed.report.charts import series_styles
 from pcfed.report.page import ChartGroup, Paragraph
 from pcfed.report.training_charts import (
     MAX_POINTS,

@@ -12,17 +12,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from pcfed.palette import Style
+
 Trace = dict[str, Any]
 Values = Sequence[float | None]
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a series is drawn: the name of a colour of the theme, a dash pattern and a width."""
-
-    colour: str
-    dash: str
-    width: float
 
 
 @dataclass(frozen=True)
@@ -52,30 +45,6 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     band: tuple[Sequence[float], Sequence[float]] | None = None
-
-
-STYLES = (
-    Style("series-0", "solid", 3.25),
-    Style("series-1", "solid", 2.5),
-    Style("series-2", "6px,5px", 1.75),
-    Style("series-3", "2px,3px", 2.25),
-    Style("series-4", "8px,3px,2px,3px", 1.75),
-)
-REPEATED_DASHES = ("4px,2px", "9px,3px", "1px,2px")
-"""Dash patterns for series beyond the number of colours, which reuse the colours."""
-
-
-def series_styles(names: Iterable[str]) -> dict[str, Style]:
-    """Return a style for each series; the first one gets the most visible style."""
-    found = {}
-    for i, name in enumerate(names):
-        repeats, index = divmod(i, len(STYLES))
-        style = STYLES[index]
-        if repeats:
-            dash = REPEATED_DASHES[(repeats - 1) % len(REPEATED_DASHES)]
-            style = Style(style.colour, dash, style.width)
-        found[name] = style
-    return found
 
 
 def line_panel(

@@ -14,8 +14,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pcfed.report.charts import Chart, Style
+from pcfed.palette import COLOURS, Style
+from pcfed.report.charts import Chart
 from pcfed.storage.atomic import write_atomically
+
+PLOTLY = "plotly-basic.min.js"
+"""Plotly with lines, dots and bars only: this file of the npm package plotly.js-basic-dist-min."""
 
 
 @dataclass(frozen=True)
@@ -172,12 +176,13 @@ def write_page(page: Page, path: str | os.PathLike[str]) -> None:
         undefined=jinja.StrictUndefined,
     )
     figures = _figures(page.sections)
-    # Plotly has several megabytes, so a page without charts does not include it.
-    plotly = import_optional("plotly.offline").get_plotlyjs() if figures else ""
+    # Plotly has a megabyte, so a page without charts does not include it.
+    plotly = _asset(PLOTLY) if figures else ""
     text: str = environment.get_template("page.html").render(
         page=page,
         figures=figures,
         style=_asset("page.css"),
+        colours=COLOURS,
         script=_asset("page.js"),
         plotly=plotly,
         version=version("pcfed"),
@@ -191,7 +196,7 @@ def import_optional(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        extra = "app" if package in ("jinja2", "plotly") else "experiments"
+        extra = "app" if package == "jinja2" else "experiments"
         raise ImportError(
             f"report: the package {package} is not installed; run pip install 'pcfed[{extra}]'."
         ) from None

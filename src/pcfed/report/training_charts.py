@@ -8,7 +8,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from pcfed.report.charts import Chart, Line, Panel, Style, line_panel, series_styles
+from pcfed.palette import Style, series_styles
+from pcfed.report.charts import Chart, Line, Panel, line_panel
 from pcfed.simulation.result import Record
 from pcfed.training.saved_run import SavedRun
 

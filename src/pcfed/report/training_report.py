@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pcfed.guarantees import gap_sentence
-from pcfed.report.charts import series_styles
+from pcfed.palette import series_styles
 from pcfed.report.comparison_metrics import MEGABYTE
 from pcfed.report.page import (
     Block,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from pcfed.report.charts import Chart, Panel, Style, Trace, rounded, series_styles
+from pcfed.palette import Style, series_styles
+from pcfed.report.charts import Chart, Panel, Trace, rounded
 from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
 from pcfed.training.outcome import AgentOutcome, Outcome
 
