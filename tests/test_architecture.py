@@ -50,7 +50,7 @@ GRAPH = {
         *("algorithms", "simulation", "guarantees", "data"),
     },
     "report": {
-        *(BASE, "storage", "losses", "algorithms", "simulation"),
+        *(BASE, "storage", "sets", "losses", "algorithms", "simulation"),
         *("guarantees", "data", "training", "experiments"),
     },
     "federation": {

@@ -51,15 +51,15 @@
   /* Series that are switched off, by group of charts. */
   const hidden = new Map();
   const hiddenFor = (plot) => hidden.get(plot.closest(".plots")) || new Set();
-  const draw = (plot) => {
+  const draw = (plot, size = {}) => {
     const { data, layout } = figures[plot.id];
     const off = hiddenFor(plot);
     const traces = data.map((trace) => ({ ...coloured(trace), visible: !off.has(trace.meta.series) }));
     plot.dataset.drawn = "yes";
-    return Plotly.react(plot, traces, fullLayout(layout), config);
+    return Plotly.react(plot, traces, { ...fullLayout(layout), ...size }, config);
   };
   const plots = [...document.querySelectorAll(".plot")];
-  const redraw = (list) => list.filter((plot) => plot.dataset.drawn).forEach(draw);
+  const redraw = (list) => list.filter((plot) => plot.dataset.drawn).forEach((plot) => draw(plot));
 
   for (const button of document.querySelectorAll("button.series")) {
     button.addEventListener("click", () => {
@@ -73,18 +73,45 @@
     });
   }
 
-  /* Charts are drawn shortly before they scroll into view, and all of them before printing. */
+  /* Charts near the view are drawn first, the others while the browser is idle. */
   const observer = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) {
-      if (!isIntersecting) continue;
-      observer.unobserve(target);
-      draw(target);
+      if (isIntersecting && !target.dataset.drawn) draw(target);
     }
-  }, { rootMargin: "800px" });
+  }, { rootMargin: "400px" });
   plots.forEach((plot) => observer.observe(plot));
-  window.addEventListener("beforeprint", () => {
-    plots.filter((plot) => !plot.dataset.drawn).forEach(draw);
+  const whenIdle = window.requestIdleCallback || ((next) => setTimeout(next, 20));
+  const drawNext = () => {
+    const next = plots.find((plot) => !plot.dataset.drawn);
+    if (!next) return;
+    draw(next);
+    whenIdle(drawNext);
+  };
+  whenIdle(drawNext);
+
+  /* On paper, charts have the width of the paper and light colours. */
+  const print = (on) => {
+    const theme = root.dataset.theme;
+    root.classList.toggle("printing", on);
+    if (on) root.dataset.theme = "light";
+    plots.forEach((plot) => draw(plot, on ? { width: plot.clientWidth, height: plot.clientHeight } : {}));
+    if (!on) return;
+    if (theme) root.dataset.theme = theme; else delete root.dataset.theme;
+  };
+  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("afterprint", () => print(false));
+
+  /* Tables that are wider than the screen say so. */
+  const scrolling = [...document.querySelectorAll(".scroll")];
+  const mark = (box) => {
+    box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+    box.classList.toggle("at-end", box.scrollLeft + box.clientWidth >= box.scrollWidth - 1);
+  };
+  scrolling.forEach((box) => {
+    mark(box);
+    box.addEventListener("scroll", () => mark(box), { passive: true });
   });
+  window.addEventListener("resize", () => scrolling.forEach(mark));
 
   /* Light or dark: the system's setting, until the reader chooses. */
   const remembered = () => { try { return localStorage.getItem("theme"); } catch { return null; } };

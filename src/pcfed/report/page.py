@@ -6,6 +6,7 @@ A page is one file that loads nothing from elsewhere: style, scripts, charts and
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -163,6 +164,19 @@ def table_of(
 def provenance_table(label: str, provenance: Mapping[str, str]) -> Table:
     """Return a table of names and values."""
     return table_of(label, (), list(provenance.items()), "provenance")
+
+
+def format_number(value: float | None, digits: int = 3) -> str:
+    """Return a number for a table, or an empty string if it is unknown.
+
+    Examples
+    --------
+    >>> format_number(0.12345), format_number(None), format_number(1e-15)
+    ('0.123', '', '0')
+    """
+    if value is None or math.isnan(value):
+        return ""
+    return "0" if abs(value) < 1e-12 else f"{value:.{digits}g}"
 
 
 def write_page(page: Page, path: str | os.PathLike[str]) -> None:
