@@ -151,6 +151,7 @@ class Page:
     sections: Sequence[Section]  # the first two levels are in the navigation
     glossary: Mapping[str, str]  # what the terms of the page mean
     notes: Sequence[Paragraph] = ()  # what to know before reading on
+    live: str = ""  # "running" or "ended" if a server updates the page
 
 
 def table_of(
@@ -181,27 +182,33 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 def write_page(page: Page, path: str | os.PathLike[str]) -> None:
     """Write a page to a file, with all text escaped; an existing file is replaced."""
+    write_atomically(Path(path), render_page(page).encode())
+
+
+def render_page(page: Page) -> str:
+    """Return a page as HTML, with all text escaped."""
     jinja = import_optional("jinja2")
     environment = jinja.Environment(
         autoescape=True,
-        loader=jinja.FunctionLoader(_asset),
+        loader=jinja.FunctionLoader(read_asset),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=jinja.StrictUndefined,
     )
     figures = _figures(page.sections)
-    # Plotly has a megabyte, so a page without charts does not include it.
-    plotly = _asset(PLOTLY) if figures else ""
+    # Plotly has a megabyte: a page without charts does not include it, a live page loads it once.
+    plotly = read_asset(PLOTLY) if figures and not page.live else ""
     text: str = environment.get_template("page.html").render(
         page=page,
         figures=figures,
-        style=_asset("page.css"),
+        style=read_asset("page.css"),
         colours=COLOURS,
-        script=_asset("page.js"),
+        script=read_asset("page.js"),
         plotly=plotly,
+        plotly_file=PLOTLY,
         version=version("pcfed"),
     )
-    write_atomically(Path(path), text.encode())
+    return text
 
 
 def import_optional(module: str) -> Any:
@@ -232,5 +239,6 @@ def _chart_groups(sections: Sequence[Section]) -> Iterator[ChartGroup]:
         yield from _chart_groups(section.sections)
 
 
-def _asset(name: str) -> str:
+def read_asset(name: str) -> str:
+    """Return a file of this package."""
     return files("pcfed.report").joinpath(name).read_text("utf-8")

@@ -81,25 +81,32 @@ def write_training_report(runs: Sequence[SavedRun], path: str | os.PathLike[str]
     if not runs:
         raise ValueError("report: runs must not be empty, got none; give a run directory.")
     titled = runs_by_title(runs)
-    page = _run_page(*titled.popitem()) if len(runs) == 1 else _comparison_page(titled)
+    page = run_page(*titled.popitem()) if len(runs) == 1 else _comparison_page(titled)
     write_page(page, path)
 
 
-def _run_page(title: str, run: SavedRun) -> Page:
-    """Return the page on one training: verdict, certificate, course, models, settings."""
+def run_page(title: str, run: SavedRun, status: str = "") -> Page:
+    """Return the page on one training: verdict, certificate, course, models, settings.
+
+    ``status`` says how far a training is that runs.
+    """
     sections = [] if run.outcome is None else [verdict_section("run", run.outcome)]
     metrics = run_metrics(run)
     if metrics.get(LARGEST_DISTANCE) == "0":  # feasible, as it should be
         del metrics[LARGEST_DISTANCE]
     tiles = [Definitions(metrics, "tiles")] if metrics else []
     name = "State so far" if run.outcome is None else "Certificate"
-    sections.append(Section("run-certificate", name, [*_summary_blocks(run), *tiles]))
+    blocks: list[Block] = [] if status and run.outcome is None else [*_summary_blocks(run)]
+    if blocks or tiles:
+        sections.append(Section("run-certificate", name, [*blocks, *tiles]))
     if run.history:
         sections.append(Section("run-course", "Course of the training", _course_blocks(run)))
     if run.names:
         sections.append(models_section("run", run))
     sections.append(_settings_section(run))
-    return Page(f"{title}: pcfed", f"Training {title}", _description(run), sections, GLOSSARY)
+    notes = [Paragraph(status, css_class="note live")] if status else []
+    heading = f"Training {title}"
+    return Page(f"{title}: pcfed", heading, _description(run), sections, GLOSSARY, notes)
 
 
 def _comparison_page(runs: Mapping[str, SavedRun]) -> Page:
