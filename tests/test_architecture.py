@@ -19,6 +19,7 @@ MODULES = {
     "validation": BASE,
     "errors": BASE,
     "notebook": BASE,
+    "palette": BASE,
     "standardize": "problem",
     "sampling": "problem",
     "reference": "simulation",
@@ -50,7 +51,7 @@ GRAPH = {
         *("algorithms", "simulation", "guarantees", "data"),
     },
     "report": {
-        *(BASE, "storage", "losses", "algorithms", "simulation"),
+        *(BASE, "storage", "sets", "losses", "algorithms", "simulation"),
         *("guarantees", "data", "training", "experiments"),
     },
     "federation": {

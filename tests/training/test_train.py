@@ -118,6 +118,13 @@ def test_a_finished_training_says_since_when(tmp_path):
     assert outcome.stat().st_mtime > 86400 * 365
 
 
+def test_one_round_is_in_the_singular(tmp_path):
+    path = write_example(tmp_path)[0]
+    path.write_text(path.read_text().replace("rounds = 30", "rounds = 1"))
+    assert prepare(path, tmp_path / "run").run().message == "1 round done."
+    assert "it has 1 round, and nothing" in prepare(path, tmp_path / "run").run().message
+
+
 def test_a_training_that_reached_its_gap_says_what_to_change(tmp_path):
     path = write_example(tmp_path)[0]
     path.write_text(path.read_text().replace("# gap = 0.001", "gap = 0.1"))

@@ -18,7 +18,9 @@ from pcfed.experiments.personal import (
     PersonalResults,
 )
 from pcfed.experiments.personal_cells import CELLS
-from pcfed.report.charts import Chart, Panel, Style, Trace, axes, series_styles
+from pcfed.experiments.styles import method_styles
+from pcfed.palette import Style
+from pcfed.report.charts import Chart, Panel, Trace, axes
 from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
 
 TEXT = (
@@ -35,7 +37,7 @@ def personal_section(personal: PersonalResults) -> Section:
     blocks: list[Block] = [Paragraph(TEXT), _table(personal)]
     if CELLS[0] in personal.cells:
         blocks.append(_earlier_table(personal, CELLS[0]))
-    styles = series_styles(METHODS)
+    styles = method_styles(METHODS)
     cells = [_cell_section(personal, cell, styles) for cell in personal.cells]
     return Section("personal", "Models that are good for their owners", blocks, cells)
 

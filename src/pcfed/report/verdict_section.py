@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
-from pcfed.report.charts import Chart, Panel, Style, Trace, rounded, series_styles
-from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
+from pcfed.palette import Style, series_styles
+from pcfed.report.charts import (
+    Chart,
+    Panel,
+    Trace,
+    keep_outliers_at_the_edge,
+    rounded,
+    row_height,
+    row_layout,
+)
+from pcfed.report.page import Block, Cell, ChartGroup, Details, Paragraph, RowGroup, Section, Table
 from pcfed.training.outcome import AgentOutcome, Outcome
 
 MAX_DRAWN = 30
 """Largest number of agents in the charts: those with the worst verdicts."""
 MAX_ROWS = 200
 """Largest number of agents in the table of verdicts."""
+MAX_NOTES = 3
+"""Largest number of warnings above the charts; readers can unfold the others."""
 MAX_WARNINGS = 30
 """Largest number of warnings that are shown."""
-MAX_NAME_LENGTH = 18
-"""Longer names of agents are cut in the charts."""
 
 OWN, ALONE, SHARED = "own model", "training alone", "shared model"
 OFFSETS = {OWN: -0.22, ALONE: 0.0, SHARED: 0.22}
@@ -36,7 +44,7 @@ VERDICT_WORDS = {
 CAPTION = (
     "Scores on the agent's held-out rows. The line through a dot is the 95 % interval of the "
     "difference from the own model: where it does not reach the dot of the own model, the "
-    "difference is clear."
+    "difference is clear. A triangle at an end of the axis is a score beyond it."
 )
 LIMIT_CAPTION = (
     "How full every limit is: the share of a radius that the model uses, or the share of bounds or "
@@ -45,14 +53,17 @@ LIMIT_CAPTION = (
 
 
 def verdict_section(place: str, outcome: Outcome) -> Section:
-    """Return the warnings, charts of scores and limits, and the table of verdicts."""
+    """Return how many models are better, warnings, charts of scores and limits, and a table."""
     warnings = [warning.sentence for warning in outcome.warnings]
-    blocks: list[Block] = [Paragraph(each, css_class="note") for each in warnings[:MAX_WARNINGS]]
-    if len(warnings) > MAX_WARNINGS:
-        text = f"{len(warnings) - MAX_WARNINGS} more warnings are in outcome.json."
-        blocks.append(Paragraph(text, css_class="hint"))
+    blocks: list[Block] = []
     if counts := _counts(outcome):
         blocks.append(Paragraph(counts, "Own models against training alone:"))
+    blocks += [Paragraph(each, css_class="note") for each in warnings[:MAX_NOTES]]
+    if more := warnings[MAX_NOTES:MAX_WARNINGS]:
+        left_out = len(warnings) - MAX_WARNINGS
+        end = [f"{left_out} more warnings are in outcome.json."] if left_out > 0 else []
+        noun = "warning" if len(more) == 1 else "warnings"
+        blocks.append(Details(f"{len(more)} more {noun}", text="\n".join(more + end)))
     charts = _charts(outcome)
     if charts:
         styles = series_styles(_drawn_series(outcome))
@@ -119,7 +130,9 @@ def _score_panel(score_name: str, agents: Sequence[AgentOutcome], series: Sequen
     traces = [_dots(name, score_name, agents, styles[name]) for name in series]
     texts = [f"{each.agent}: {each.verdict}" for each in agents if each.verdict]
     description = f"Dot plot of {score_name} on held-out rows. {'. '.join(texts)}."
-    return Panel("Scores", description, traces, _layout(agents, score_name), _height(agents))
+    layout = row_layout([agent.agent for agent in agents], score_name)
+    keep_outliers_at_the_edge(traces, layout)
+    return Panel("Scores", description, traces, layout, row_height(len(agents)))
 
 
 def _dots(name: str, score_name: str, agents: Sequence[AgentOutcome], style: Style) -> Trace:
@@ -185,33 +198,11 @@ def _limit_panel(agents: Sequence[AgentOutcome]) -> Panel:
     }
     pairs = zip(agents, texts, strict=True)
     described = ". ".join(f"{agent.agent}: {text}" for agent, text in pairs)
-    layout = _layout(agents, "percent of the limit")
+    layout = row_layout([agent.agent for agent in agents], "percent of the limit")
     layout["xaxis"]["range"] = [0, 100]
-    return Panel("Limits", f"Bar chart of limits. {described}.", [trace], layout, _height(agents))
-
-
-def _layout(agents: Sequence[AgentOutcome], x_title: str) -> dict[str, Any]:
-    """Return the layout of a chart with a row per agent, the first at the top."""
-    names = [agent.agent for agent in agents]
-    short = [
-        name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
-        for name in names
-    ]
-    rows = {
-        "tickvals": list(range(len(agents))),
-        "ticktext": [escape(name) for name in short],
-        "range": [len(agents) - 0.5, -0.5],
-        "zeroline": False,
-        "title": {"text": ""},
-        "nticks": 0,
-    }
-    x = {"title": {"text": x_title}, "zeroline": False}
-    return {"xaxis": x, "yaxis": rows, "hovermode": "closest"}
-
-
-def _height(agents: Sequence[AgentOutcome]) -> float:
-    """Return the height of a chart with a row per agent, in rem."""
-    return 4.5 + 2.25 * len(agents)
+    return Panel(
+        "Limits", f"Bar chart of limits. {described}.", [trace], layout, row_height(len(agents))
+    )
 
 
 # -- the table ----------------------------------------------------------------------------------

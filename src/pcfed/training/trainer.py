@@ -19,6 +19,7 @@ from pcfed.problem import Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
+from pcfed.simulation.runner import rounds_text
 from pcfed.simulation.threads import Workers
 from pcfed.training.directory import RunDirectory
 from pcfed.training.modules import user_code_errors
@@ -162,8 +163,8 @@ class Trainer:
         if done > asked:
             return (
                 f"{done} rounds are done already, more than the {asked} of {self.config.where}; "
-                f"the models are those of round {done}. To train {asked} rounds, choose another "
-                "directory with --out."
+                f"the models are those of round {done}. To train {rounds_text(asked)}, choose "
+                "another directory with --out."
             )
         if earlier is None:
             return result.message
@@ -172,8 +173,8 @@ class Trainer:
         reason = "the certified gap was reached after" if is_stopped else "it has"
         change = "lower training.gap" if is_stopped else "raise training.rounds"
         return (
-            f"Already finished on {when}: {reason} {done} rounds, and nothing was trained now. "
-            f"To train longer, {change}; to train again, choose another directory with --out."
+            f"Already finished on {when}: {reason} {rounds_text(done)}, and nothing was trained "
+            f"now. To train longer, {change}; to train again, choose another directory with --out."
         )
 
     def _train(self, workers: Workers, callbacks: Sequence[Callback], notify: Notify) -> Result:
