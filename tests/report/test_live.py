@@ -91,7 +91,7 @@ class StepByStep:
         result = self.trainer.run(
             workers=1,
             callbacks=[self.page.show_round, lambda evaluation: self._permits.acquire(timeout=60)],
-            local_callbacks=[self.page.show_local_round],
+            on_alone=self.page.show_alone,
         )
         self.page.end(result.message)
 

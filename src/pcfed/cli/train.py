@@ -92,12 +92,16 @@ def _run(
             for each in shown_by:
                 each.show_search(done, total)
 
+        def show_alone(done: int, total: int) -> None:
+            for each in shown_by:
+                each.show_alone(done, total)
+
         try:
             result = trainer.run(
                 workers="auto" if workers is None else workers,
                 callbacks=[*(each.show_round for each in shown_by), tracking.on_evaluation],
-                local_callbacks=[each.show_local_round for each in shown_by],
                 on_search=show_search,
+                on_alone=show_alone,
                 notify=display.notify,
             )
         except KeyboardInterrupt:  # during rounds, Ctrl-C only sets the status of the result

@@ -47,10 +47,9 @@ class LiveTraining:
         rounds = self._trainer.config.training.rounds
         self._show(f"The training runs: {record.round} of {rounds} rounds are done.")
 
-    def show_local_round(self, evaluation: Evaluation) -> None:
-        """Show an evaluated round of the agents' training alone."""
-        done = evaluation.record.round
-        self._show(f"Every agent trains alone, for comparison: {done} rounds are done.")
+    def show_alone(self, done: int, total: int) -> None:
+        """Show how far the training of every agent alone has come."""
+        self._show(f"Every agent trains alone, for comparison: {done} of {total}.")
 
     def end(self, message: str) -> None:
         """Show the results of the training, which has ended."""

@@ -29,7 +29,7 @@ from pcfed.training.modules import constraint_for_module, initial_parameters, lo
 from pcfed.training.step_search import with_trial_step
 from pcfed.training.targets import read_targets
 
-MAX_SCALE_RATIO = 100.0
+MAX_SCALE_RATIO = 30.0
 """There is a warning if the scales of two columns differ by a larger factor."""
 
 
