@@ -152,7 +152,7 @@ def row_layout(names: Sequence[str], x_title: str) -> dict[str, Any]:
     ]
     rows = {
         "tickvals": list(range(len(names))),
-        "ticktext": [escape(name) for name in short],
+        "ticktext": [plotly_text(name) for name in short],
         "range": [len(names) - 0.5, -0.5],
         "zeroline": False,
         "title": {"text": ""},
@@ -185,13 +185,26 @@ def series_trace(name: str, x: Values, y: Values, style: Style, *, mode: str = "
     return {
         "type": "scatter",
         "mode": mode,
-        "name": escape(name),  # Plotly renders some HTML in names
+        "name": plotly_text(name),
         "x": x,
         "y": y,
         "line": {"dash": style.dash, "width": style.width},
         "hovertemplate": "%{y:.4g}",
         "meta": {"series": name, "colour": style.colour},
     }
+
+
+def plotly_text(text: str) -> str:
+    """Return text such that Plotly, which renders some HTML, shows it as it is.
+
+    Plotly does not know the entities of quotation marks.
+
+    Examples
+    --------
+    >>> plotly_text('<b> & "c"')
+    '&lt;b&gt; &amp; "c"'
+    """
+    return escape(text, quote=False)
 
 
 def rounded(values: Iterable[float], *, log: bool = False) -> list[float | None]:

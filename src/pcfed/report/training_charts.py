@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from pcfed.report.charts import (
     Trace,
     keep_outliers_at_the_edge,
     line_panel,
+    plotly_text,
     rounded,
     row_height,
     row_layout,
@@ -202,11 +202,13 @@ def _score_dots(
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": escape(name),
+        "name": plotly_text(name),
         "x": rounded(score for _, score in rows),
         "y": [round(i + offset, 3) for i, _ in rows],
         "marker": {"size": 10, "symbol": "circle" if style.dash == "solid" else "diamond-open"},
-        "text": [f"{escape(agents[i])}, {escape(name)}: {score:.4g}" for i, score in rows],
+        "text": [
+            f"{plotly_text(agents[i])}, {plotly_text(name)}: {score:.4g}" for i, score in rows
+        ],
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"series": name, "colour": style.colour},
     }
