@@ -73,7 +73,8 @@ def line_panel(
     traces: list[Trace] = []
     for name in sorted(lines, key=lambda name: name == on_top):
         traces += _line_traces(name, lines[name], styles[name], log=log_y)
-    ends = [f"{name} {line.y[-1]:.4g}" for name, line in lines.items() if len(line.y)]
+    known = {name: [y for y in line.y if math.isfinite(y)] for name, line in lines.items()}
+    ends = [f"{name} {values[-1]:.4g}" for name, values in known.items() if values]
     scale = ", on logarithmic axes" if log_x else ""
     description = f"Line chart of {heading} by {x_title}{scale}. Last values: {', '.join(ends)}."
     layout = axes(x_title, y_title, log_x=log_x, log_y=log_y)
