@@ -9,8 +9,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 FOLDER = Path(__file__).parent
 PACKAGE = FOLDER.parent / "src" / "pcfed"
 SKIPPED = {"__init__", "__main__"}
-BASE = "arrays, validation,\nerrors, notebook"
-GROUPED = dict.fromkeys(("arrays", "validation", "errors", "notebook"), BASE) | {
+BASE = "arrays, errors, palette,\nvalidation, notebook"
+GROUPED = dict.fromkeys(("arrays", "validation", "errors", "notebook", "palette"), BASE) | {
     "sampling": "problem",
     "standardize": "problem",
     "reference": "simulation",

@@ -152,7 +152,7 @@ def test_a_page_says_that_its_command_has_ended(browser: Browser, tmp_path: Path
 
 def started(folder: Path, *arguments: str) -> tuple[subprocess.Popen[str], str]:
     """Start a live training, and return its process and its address."""
-    environment = {**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "COLUMNS": "200"}
     process = subprocess.Popen(
         [*COMMAND, "--live", *arguments],
         cwd=folder,

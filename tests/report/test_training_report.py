@@ -190,7 +190,7 @@ def test_verdicts_in_a_browser(browser: Browser, runs: list[SavedRun], tmp_path:
         assert dots.locator(".points path").count() == 15
         assert dots.locator("path.xerror").count() == 15
         assert bars.locator(".points path").count() == 5
-        shown = bars.locator("text.bartext").all_text_contents()
+        shown = [text.strip() for text in bars.locator(".textpoint").all_text_contents()]
         assert "uses 1 of 1 (l1 norm)" in shown
         names = dots.locator(".ytick text").all_text_contents()
         assert [name.split()[0] for name in names][:2] == ["harbour", "hillside"]
@@ -336,6 +336,33 @@ def test_the_intercept_does_not_wash_out_the_colours(runs: list[SavedRun]):
     assert rows[-1][0].text == "(intercept)"
     assert {cell.tint for cell in rows[-1][1:]} == {None}
     assert max(abs(cell.tint) for row in rows[:-1] for cell in row[1:]) == 1
+
+
+def test_names_are_shown_as_they_were_written(
+    browser: Browser, runs: list[SavedRun], tmp_path: Path
+):
+    name = 'O\'Neil "<&>"'
+    first, *rest = runs[0].outcome.agents
+    outcome = replace(runs[0].outcome, agents=(replace(first, agent=name), *rest))
+    write_training_report([replace(runs[0], outcome=outcome)], tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as tab:
+        draw_all(tab)
+        names = tab.locator("#run-verdicts-0-0 .ytick text").all_text_contents()
+        assert names[0].strip() == name
+
+
+def test_long_tables_are_folded_and_printed(browser: Browser, runs: list[SavedRun], tmp_path: Path):
+    run = replace(runs[1], outcome=warned(runs[1].outcome, agents=3), models=None)
+    write_training_report([replace(run, history=())], tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html", 375) as tab:
+        draw_all(tab)
+        row = tab.locator("#run-verdict tbody tr").first
+        assert not row.is_visible()
+        tab.get_by_text("All 15 verdicts in words").click()
+        assert row.is_visible()
+        tab.get_by_text("All 15 verdicts in words").click()
+        tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert row.is_visible()
 
 
 def test_layers_of_a_module_have_the_names_of_the_module(runs: list[SavedRun]):

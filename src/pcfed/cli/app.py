@@ -77,6 +77,7 @@ def examples(*commands: str) -> str:
 def say(text: str) -> None:
     """Print a text as it is, without markup, colours or line breaks."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.file.flush()  # a pipe or a file is buffered otherwise, and the command may take long
 
 
 def print_error(text: str) -> None:

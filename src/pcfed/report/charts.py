@@ -73,7 +73,8 @@ def line_panel(
     traces: list[Trace] = []
     for name in sorted(lines, key=lambda name: name == on_top):
         traces += _line_traces(name, lines[name], styles[name], log=log_y)
-    ends = [f"{name} {line.y[-1]:.4g}" for name, line in lines.items() if len(line.y)]
+    known = {name: [y for y in line.y if math.isfinite(y)] for name, line in lines.items()}
+    ends = [f"{name} {values[-1]:.4g}" for name, values in known.items() if values]
     scale = ", on logarithmic axes" if log_x else ""
     description = f"Line chart of {heading} by {x_title}{scale}. Last values: {', '.join(ends)}."
     layout = axes(x_title, y_title, log_x=log_x, log_y=log_y)
@@ -152,7 +153,7 @@ def row_layout(names: Sequence[str], x_title: str) -> dict[str, Any]:
     ]
     rows = {
         "tickvals": list(range(len(names))),
-        "ticktext": [escape(name) for name in short],
+        "ticktext": [plotly_text(name) for name in short],
         "range": [len(names) - 0.5, -0.5],
         "zeroline": False,
         "title": {"text": ""},
@@ -185,13 +186,26 @@ def series_trace(name: str, x: Values, y: Values, style: Style, *, mode: str = "
     return {
         "type": "scatter",
         "mode": mode,
-        "name": escape(name),  # Plotly renders some HTML in names
+        "name": plotly_text(name),
         "x": x,
         "y": y,
         "line": {"dash": style.dash, "width": style.width},
         "hovertemplate": "%{y:.4g}",
         "meta": {"series": name, "colour": style.colour},
     }
+
+
+def plotly_text(text: str) -> str:
+    """Return text such that Plotly, which renders some HTML, shows it as it is.
+
+    Plotly does not know the entities of quotation marks.
+
+    Examples
+    --------
+    >>> plotly_text('<b> & "c"')
+    '&lt;b&gt; &amp; "c"'
+    """
+    return escape(text, quote=False)
 
 
 def rounded(values: Iterable[float], *, log: bool = False) -> list[float | None]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from html import escape
 from operator import attrgetter
 
 from pcfed.experiments.claims import FEASIBLE, PC
 from pcfed.experiments.styles import comparison_styles
 from pcfed.experiments.summary import Comparison, infeasibility_of
-from pcfed.report.charts import Chart, Line, Panel, Trace, axes, line_panel
+from pcfed.report.charts import Chart, Line, Panel, Trace, axes, line_panel, plotly_text
 from pcfed.report.comparison_metrics import MEGABYTE, AlgorithmMetrics
 from pcfed.simulation.result import Record
 
@@ -81,7 +80,7 @@ def _budget_chart(c: Comparison, metrics: Sequence[AlgorithmMetrics]) -> Chart:
         traces.append(
             {
                 "type": "bar",
-                "name": escape(algorithm.name),
+                "name": plotly_text(algorithm.name),
                 "x": labels,
                 "y": [round(100 * norm / budget, 2) for norm, budget in pairs],
                 "customdata": [[round(norm, 2), budget] for norm, budget in pairs],

@@ -19,6 +19,7 @@ from pcfed.report.page import (
     Table,
     format_number,
 )
+from pcfed.report.verdict_section import MAX_UNFOLDED
 from pcfed.sets import Box, ConvexSet, Intersection, L1Ball, L2Ball, LinfBall, NonNegative, Simplex
 from pcfed.training.outcome import Outcome
 from pcfed.training.saved_run import SavedRun
@@ -283,7 +284,10 @@ def _agent_blocks(run: SavedRun) -> Iterator[Block]:
         [Cell(row[name], headings[name], css_class=classes[name]) for name in names]
         for row in rows[:MAX_AGENTS]
     ]
-    yield Table("Agents", columns, [RowGroup(cells)], "numbers agents", caption="Agents")
+    folded = f"All {len(cells)} agents in numbers" if len(cells) > MAX_UNFOLDED else ""
+    caption = "" if folded else "Agents"
+    rows_of_agents = [RowGroup(cells)]
+    yield Table("Agents", columns, rows_of_agents, "numbers agents", caption, folded=folded)
     if len(rows) > MAX_AGENTS:
         text = (
             f"The first {MAX_AGENTS} of {len(rows)} agents; outcome.json in the run directory "

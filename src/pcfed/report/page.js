@@ -18,7 +18,8 @@
 
   const coloured = (trace) => {
     const ink = colour(trace.meta.colour);
-    if (trace.type === "bar") return { ...trace, marker: { color: ink }, textfont: { color: colour("text") } };
+    if (trace.type === "bar") return { ...trace, marker: { color: ink } };
+    if (trace.mode === "text") return { ...trace, textfont: { color: colour("text") } };
     if (trace.meta.band) return { ...trace, fillcolor: faint(ink, 0.16), line: { ...trace.line, color: ink } };
     return { ...trace, marker: { ...trace.marker, color: ink }, line: { ...trace.line, color: ink } };
   };
@@ -90,10 +91,11 @@
     whenIdle(drawNext);
   };
 
-  /* On paper, charts have the width of the paper and light colours. */
+  /* On paper, charts have the width of the paper and light colours, and tables are unfolded. */
   const print = (on) => {
     const theme = root.dataset.theme;
     root.classList.toggle("printing", on);
+    document.querySelectorAll("details.fold").forEach((each) => { each.open = on; });
     if (on) root.dataset.theme = "light";
     plotsIn(document).forEach((plot) => draw(plot, on ? { width: plot.clientWidth, height: plot.clientHeight } : {}));
     if (!on) return;
@@ -109,6 +111,7 @@
   };
   const markAll = () => document.querySelectorAll(".scroll").forEach(mark);
   window.addEventListener("resize", markAll);
+  document.addEventListener("toggle", markAll, { capture: true });
   document.addEventListener("scroll", ({ target }) => {
     if (target.classList?.contains("scroll")) mark(target);
   }, { passive: true, capture: true });

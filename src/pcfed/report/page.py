@@ -115,6 +115,7 @@ class Table:
     caption: str = ""  # a visible title
     hint: str = ""  # a sentence on how to read it
     signed_colours: bool = False  # orange and blue stand for positive and negative values
+    folded: str = ""  # a title, if readers must unfold the table
     stacked: bool = False  # cells of a row are below each other on narrow screens; else it scrolls
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from pcfed.experiments import personal_cells
 from pcfed.experiments.personal import (
@@ -20,7 +19,7 @@ from pcfed.experiments.personal import (
 from pcfed.experiments.personal_cells import CELLS
 from pcfed.experiments.styles import method_styles
 from pcfed.palette import Style
-from pcfed.report.charts import Chart, Panel, Trace, axes
+from pcfed.report.charts import Chart, Panel, Trace, axes, plotly_text
 from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
 
 TEXT = (
@@ -112,7 +111,7 @@ def _trace(found: Interval, method: str, style: Style) -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": escape(method),
+        "name": plotly_text(method),
         "x": [round(found.mean, 4)],
         "y": [method],
         "marker": {"size": 10},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from pcfed.report.charts import (
     Trace,
     keep_outliers_at_the_edge,
     line_panel,
+    plotly_text,
     rounded,
     row_height,
     row_layout,
@@ -33,6 +33,9 @@ MAX_ROWS = 30
 FEASIBLE = 1e-6
 """A model counts as inside its set up to this distance."""
 
+ROUNDING = 1e-12
+"""Smaller differences are rounding errors, as a fraction of the objective."""
+
 CERTIFIED = "Certified relative gap"
 ABOVE_BEST = "Objective above its smallest value"
 GAP_CAPTION = (
@@ -40,8 +43,8 @@ GAP_CAPTION = (
     "bound of the end, as a fraction of the objective at the end. The axis is logarithmic."
 )
 BEST_CAPTION = (
-    "No lower bound is certified, so the first chart has the objective minus its smallest value, "
-    "on a logarithmic axis."
+    "Without a certified lower bound, which there is at the end at the earliest, the first chart "
+    "has the objective minus its smallest value, on a logarithmic axis."
 )
 DISTANCE_CAPTION = (
     "Distances are those of the models before they are made feasible. A distance of zero "
@@ -95,7 +98,10 @@ def gap_line(run: SavedRun) -> tuple[Line | None, bool]:
     if outcome is not None and outcome.objective is not None and outcome.gap is not None:
         low, scale = outcome.objective - outcome.gap, abs(outcome.objective) or 1.0
         is_certified = True
-    return Line(rounds, [(record.objective - low) / scale for record in feasible]), is_certified
+    gaps = [(record.objective - low) / scale for record in feasible]
+    # Near the smallest value itself, differences are rounding errors.
+    floor = 0.0 if is_certified else ROUNDING * abs(low)
+    return Line(rounds, [gap if gap > floor else math.nan for gap in gaps]), is_certified
 
 
 def agents_chart(run: SavedRun) -> Chart | None:
@@ -202,11 +208,13 @@ def _score_dots(
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": escape(name),
+        "name": plotly_text(name),
         "x": rounded(score for _, score in rows),
         "y": [round(i + offset, 3) for i, _ in rows],
         "marker": {"size": 10, "symbol": "circle" if style.dash == "solid" else "diamond-open"},
-        "text": [f"{escape(agents[i])}, {escape(name)}: {score:.4g}" for i, score in rows],
+        "text": [
+            f"{plotly_text(agents[i])}, {plotly_text(name)}: {score:.4g}" for i, score in rows
+        ],
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"series": name, "colour": style.colour},
     }

@@ -201,6 +201,7 @@ def run_metrics(run: SavedRun) -> dict[str, str]:
         last = run.history[-1]
         metrics.setdefault("status", "not finished")
         metrics.setdefault("rounds", str(last.round))
+        metrics.setdefault("objective", format_number(last.objective, 6))
         metrics["loss at the shared model"] = format_number(last.loss, 6)
         metrics[LARGEST_DISTANCE] = format_number(float(last.infeasibility.max()))
         metrics["megabytes sent"] = format_number((last.bytes_up + last.bytes_down) / MEGABYTE)

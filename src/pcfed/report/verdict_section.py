@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 
 from pcfed.palette import Style, series_styles
 from pcfed.report.charts import (
@@ -12,6 +11,7 @@ from pcfed.report.charts import (
     Panel,
     Trace,
     keep_outliers_at_the_edge,
+    plotly_text,
     rounded,
     row_height,
     row_layout,
@@ -23,6 +23,8 @@ MAX_DRAWN = 30
 """Largest number of agents in the charts: those with the worst verdicts."""
 MAX_ROWS = 200
 """Largest number of agents in the table of verdicts."""
+MAX_UNFOLDED = 12
+"""Readers can unfold tables of more agents."""
 MAX_NOTES = 3
 """Largest number of warnings above the charts; readers can unfold the others."""
 MAX_WARNINGS = 30
@@ -154,8 +156,10 @@ def _dots(name: str, score_name: str, agents: Sequence[AgentOutcome], style: Sty
         y.append(i + OFFSETS[name])
         below.append(max(0.0, score - ends[0]))
         above.append(max(0.0, ends[1] - score))
-        sentence = "" if comparison is None else f"<br>own model: {escape(comparison.sentence)}"
-        texts.append(f"{escape(agent.agent)}, {name}: {score:.4g}{sentence}")
+        sentence = (
+            "" if comparison is None else f"<br>own model: {plotly_text(comparison.sentence)}"
+        )
+        texts.append(f"{plotly_text(agent.agent)}, {name}: {score:.4g}{sentence}")
     return {
         "type": "scatter",
         "mode": "markers",
@@ -181,27 +185,39 @@ def _limit_panel(agents: Sequence[AgentOutcome]) -> Panel:
     """Return a bar per agent that shows how full its limit is."""
     usages = [agent.usage for agent in agents]
     texts = ["" if usage is None else usage.text for usage in usages]
-    trace = {
+    rows, meta = list(range(len(agents))), {"series": "limits", "colour": "limit"}
+    bars: Trace = {
         "type": "bar",
         "orientation": "h",
         "name": "limits",
         "x": rounded(100 * (usage.share or 0.0) if usage else 0.0 for usage in usages),
-        "y": list(range(len(agents))),
-        "text": [escape(text) for text in texts],
-        "textposition": "inside",  # from the left end, beyond the end of a short bar
-        "insidetextanchor": "start",
-        "textangle": 0,
-        "constraintext": "none",
+        "y": rows,
+        "hoverinfo": "skip",
+        "meta": meta,
+    }
+    # Beside the bars, because the text of a bar is not shown where the bar has no length.
+    labels: Trace = {
+        "type": "scatter",
+        "mode": "text",
+        "name": "limits",
+        "x": [0] * len(agents),
+        "y": rows,
+        "text": [f" {plotly_text(text)}" for text in texts],
+        "textposition": "middle right",
         "cliponaxis": False,
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"series": "limits", "colour": "limit"},
+        "hoverinfo": "skip",
+        "meta": meta,
     }
     pairs = zip(agents, texts, strict=True)
     described = ". ".join(f"{agent.agent}: {text}" for agent, text in pairs)
     layout = row_layout([agent.agent for agent in agents], "percent of the limit")
     layout["xaxis"]["range"] = [0, 100]
     return Panel(
-        "Limits", f"Bar chart of limits. {described}.", [trace], layout, row_height(len(agents))
+        "Limits",
+        f"Bar chart of limits. {described}.",
+        [bars, labels],
+        layout,
+        row_height(len(agents)),
     )
 
 
@@ -234,4 +250,5 @@ def _verdict_table(outcome: Outcome) -> Table:
         hint="Every interval is for one agent: of 20 agents without any difference, about one is "
         "expected to show one.",
         stacked=True,
+        folded=f"All {len(rows)} verdicts in words" if len(rows) > MAX_UNFOLDED else "",
     )
