@@ -51,7 +51,14 @@ def up(
     epilog=examples("pcfed federation run", "pcfed federation run --folder heating")
 )
 def run(folder: Folder = DEFAULT_FOLDER) -> None:
-    """Train as the server's file says; rerun the command to resume after an interruption."""
+    """Train as the server's file says; rerun the command to resume after an interruption.
+
+    Rerun it, too, to reach agents that were offline at the end.
+    """
+    federation = LocalFederation(folder)
+    if federation.ended_result() is not None:
+        _show_result(federation)
+        return
     federation = _running_federation(folder)
     view = ProgressView(federation.training_directory)
     try:
@@ -65,18 +72,22 @@ def run(folder: Folder = DEFAULT_FOLDER) -> None:
         raise typer.Exit(130) from None
     _require_finished(federation, finished)
     _show_history(federation.training_directory)
-    _show_result(federation.training_directory)
+    _show_result(federation)
 
 
 @federation_app.command(epilog=examples("pcfed federation audit"))
 def audit(folder: Folder = DEFAULT_FOLDER) -> None:
-    """Check that the agents' private vectors add up to the server's averages; trains nothing."""
+    """Check that the agents' private vectors add up to the server's averages; trains nothing.
+
+    If a training has ended without a certificate, this also tries to certify the models.
+    """
     federation = _running_federation(folder)
     with errors.status("audit …"):
         finished = federation.run("audit")
     _require_finished(federation, finished)
     result = _read_result(federation.training_directory)
     if result is not None:
+        _show_certificate(result)
         _show_audit(result)
 
 
@@ -93,7 +104,7 @@ def status(folder: Folder = DEFAULT_FOLDER) -> None:
         say("\n".join(status_lines(current)))
         say(f"Last update: {time.time() - current.updated_at:.0f} s ago.")
     _show_history(training)
-    _show_result(training)
+    _show_result(federation)
 
 
 @federation_app.command(epilog=examples("pcfed federation down"))
@@ -249,21 +260,40 @@ def _show_history(training: Path) -> None:
         console.print(table)
 
 
-def _show_result(training: Path) -> None:
+def _show_result(federation: LocalFederation) -> None:
     """Show the result of a training that has ended."""
-    result = _read_result(training)
+    result = _read_result(federation.training_directory)
     if result is None or result.finished is None:
         return
     if result.metrics:
         say(f"Metrics at the end: {_format_metrics(result.metrics)}.")
-    if sentence := result.certificate.sentence if result.certificate else result.no_certificate:
-        say(sentence)
+    _show_certificate(result)
     _show_audit(result)
     say(
-        f"Ended after {result.rounds} rounds. These agents have confirmed it and have written "
-        f"their models: {', '.join(result.finished) or 'none'}. Run the training again to reach "
-        "agents that were offline."
+        f"The training has ended after {result.rounds} rounds. These agents have written their "
+        f"models: {', '.join(result.finished) or 'none'}."
     )
+    say(_next_step(federation, result))
+
+
+def _next_step(federation: LocalFederation, result: ServerResult) -> str:
+    """Return what to do after a training has ended: reach the other agents, or train more."""
+    current = _read_status(federation.training_directory)
+    roster = [] if current is None else current.roster
+    if missing := [name for name in roster if name not in (result.finished or ())]:
+        return f"{', '.join(missing)} did not answer at the end: start them and run it again."
+    if result.rounds < (rounds := federation.config.rounds):
+        if not result.reaches(federation.config.gap):
+            return f"Run it again for the remaining {rounds - result.rounds} rounds."
+        return "It has reached rounds.gap; to go on, lower rounds.gap and run it again."
+    return "To go on, raise rounds.rounds in server.toml and run it again."
+
+
+def _show_certificate(result: ServerResult) -> None:
+    if result.certificate is not None:
+        say(result.certificate.sentence)
+    elif result.no_certificate is not None:
+        say(f"{result.no_certificate} pcfed federation audit tries again.")
 
 
 def _show_audit(result: ServerResult) -> None:

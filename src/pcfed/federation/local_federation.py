@@ -23,6 +23,7 @@ import numpy as np
 
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.paths import RESULT, training_directory
+from pcfed.federation.server_state import ServerConfig, ServerResult, ended_result
 from pcfed.storage.atomic import write_atomically
 from pcfed.storage.saved import Metadata, SavedJson
 
@@ -316,6 +317,17 @@ class LocalFederation:
         app = self.folder / "app"
         self._flwr("run", app, FLOWER_NAME, "--stream", "--run-config", config, on_tick=on_tick)
         return self._result_time() > before
+
+    @property
+    def config(self) -> ServerConfig:
+        """The training, as the server's file describes it."""
+        return ServerConfig.from_file(read_server_file(self.server_file))
+
+    def ended_result(self) -> ServerResult | None:
+        """Return the result of a training that has nothing left to do; None if it has."""
+        if not self.server_file.exists():
+            return None
+        return ended_result(self.training_directory, self.config)
 
     @property
     def training_directory(self) -> Path:

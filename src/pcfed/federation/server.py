@@ -214,6 +214,13 @@ class Server:
         metrics = {name: reported for name, reported in confirmed.items() if reported}
         return self.add_audit(replace(result, finished=list(confirmed), metrics=metrics))
 
+    def repeat_audit(self, result: ServerResult) -> ServerResult:
+        """Return a result with a new audit, and with a certificate if the end had none."""
+        ended = result.finished is not None and result.rounds == self.state.round
+        if ended and result.certificate is None:
+            return self.conclude()
+        return self.add_audit(result)
+
     def add_audit(self, result: ServerResult) -> ServerResult:
         """Return a result with a new audit, or with the reason why there is none."""
         try:

@@ -2,7 +2,8 @@
 
 It is started with ``flwr run … --run-config 'server="…/server.toml"'``. Its files are in a
 directory beside that file, so the same command resumes the training after a SuperLink has died.
-With ``task="audit"`` it audits and trains nothing.
+With ``task="audit"`` it audits and trains nothing; if the training has ended without a certificate,
+for example because an owner did not consent yet, it tries to certify the models, too.
 """
 
 from __future__ import annotations
@@ -57,8 +58,7 @@ def run_task(grid: Grid, path: Path, task: str) -> None:
             if task == "train":
                 server.run()
                 result = server.conclude()
-            elif result_path.exists():
-                result = server.add_audit(ServerResult.load(result_path))
             else:
-                result = server.add_audit(ServerResult(done))
+                found = ServerResult.load(result_path) if result_path.exists() else None
+                result = server.repeat_audit(found or ServerResult(done))
         result.save(result_path)
