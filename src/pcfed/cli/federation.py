@@ -16,6 +16,7 @@ from rich.text import Text
 from pcfed.cli.app import app, console, errors, examples, print_error, say
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.paths import HISTORY, RESULT, STATUS
+from pcfed.federation.server_folder import ServerFolder
 from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status, read_history
 
@@ -55,24 +56,28 @@ def run(folder: Folder = DEFAULT_FOLDER) -> None:
 
     Rerun it, too, to reach agents that were offline at the end.
     """
-    federation = LocalFederation(folder)
-    if federation.ended_result() is not None:
-        _show_result(federation)
+    run_training(LocalFederation(folder), folder)
+
+
+def run_training(server: ServerFolder, folder: Path, start: str = "up") -> None:
+    """Train, show the progress and the result; ``start`` is the command that starts processes."""
+    if server.ended_result() is not None:
+        _show_result(server)
         return
-    federation = _running_federation(folder)
-    view = ProgressView(federation.training_directory)
+    _require_processes(server, folder, start)
+    view = ProgressView(server.training_directory)
     try:
         with view:
-            finished = federation.run(on_tick=view.refresh)
+            finished = server.run(on_tick=view.refresh)
     except KeyboardInterrupt:
         errors.print(
             "The training continues in the background: see pcfed federation status, or stop it "
             "with pcfed federation down."
         )
         raise typer.Exit(130) from None
-    _require_finished(federation, finished)
-    _show_history(federation.training_directory)
-    _show_result(federation)
+    _require_finished(server, finished)
+    _show_history(server.training_directory)
+    _show_result(server)
 
 
 @federation_app.command(epilog=examples("pcfed federation audit"))
@@ -81,7 +86,8 @@ def audit(folder: Folder = DEFAULT_FOLDER) -> None:
 
     If a training has ended without a certificate, this also tries to certify the models.
     """
-    federation = _running_federation(folder)
+    federation = LocalFederation(folder)
+    _require_processes(federation, folder, "up")
     with errors.status("audit …"):
         finished = federation.run("audit")
     _require_finished(federation, finished)
@@ -217,14 +223,12 @@ def status_lines(status: Status, now: float | None = None) -> list[str]:
     return [*lines, *(text for text in (status.note, status.error) if text)]
 
 
-def _running_federation(folder: Path) -> LocalFederation:
-    """Return the federation of a folder; raise if no process of it runs."""
-    federation = LocalFederation(folder)
-    if federation.processes is None:
+def _require_processes(server: ServerFolder, folder: Path, start: str) -> None:
+    """Raise if no process of a folder runs; ``start`` is the command that starts them."""
+    if server.processes is None:
         raise ValueError(
-            f"federation: no processes run in {folder}; start them with pcfed federation up."
+            f"federation: no processes run in {folder}; start them with pcfed federation {start}."
         )
-    return federation
 
 
 def _read_status(training: Path) -> Status | None:
@@ -237,7 +241,7 @@ def _read_result(training: Path) -> ServerResult | None:
     return ServerResult.load(path) if path.exists() else None
 
 
-def _require_finished(federation: LocalFederation, finished: bool) -> None:
+def _require_finished(federation: ServerFolder, finished: bool) -> None:
     """End the command with the reason if a run has no result."""
     if finished:
         return
@@ -260,7 +264,7 @@ def _show_history(training: Path) -> None:
         console.print(table)
 
 
-def _show_result(federation: LocalFederation) -> None:
+def _show_result(federation: ServerFolder) -> None:
     """Show the result of a training that has ended."""
     result = _read_result(federation.training_directory)
     if result is None or result.finished is None:
@@ -276,7 +280,7 @@ def _show_result(federation: LocalFederation) -> None:
     say(_next_step(federation, result))
 
 
-def _next_step(federation: LocalFederation, result: ServerResult) -> str:
+def _next_step(federation: ServerFolder, result: ServerResult) -> str:
     """Return what to do after a training has ended: reach the other agents, or train more."""
     current = _read_status(federation.training_directory)
     roster = [] if current is None else current.roster
