@@ -5,7 +5,7 @@ server.heating/                  north.heating/
     history.jsonl                    model.npz       feasible model, at the end
     status.json                      report.html     report for the owner, at the end
     result.json                      lock
-    lock
+    lock                             config.json, outcome.json, models.npz: as those of a training
 """
 
 from __future__ import annotations

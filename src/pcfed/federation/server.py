@@ -195,7 +195,7 @@ class Server:
         The result has the agents that have confirmed it, each with the metrics that it reports.
         """
         self._report_stage("finish")
-        more = {} if certificate is None else {"certificate": certificate.sentence}
+        more = {} if certificate is None else certificate.metadata
         roster = self.config.roster
         confirmed, _ = self._exchange("finish", (), len(roster), metadata=more)
         return {name: reported_metrics(confirmed[name]) for name in roster if name in confirmed}
