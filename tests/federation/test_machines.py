@@ -173,8 +173,6 @@ def test_a_federation_of_several_machines_has_the_numbers_of_the_simulator(tmp_p
     port = free_port()
     words = ("--training", "heating", "--agents", "north,south", "--superlink-port", port)
     pcfed(tmp_path, "server", "init", "--host", "127.0.0.1", *words)
-    file = tmp_path / "server" / "server.toml"
-    file.write_text(file.read_text().replace("rounds = 50", "rounds = 2"))
     server = ServerFolder(tmp_path / "server")
     with ExitStack() as stack:
         stack.callback(server.down)
@@ -188,7 +186,7 @@ def test_a_federation_of_several_machines_has_the_numbers_of_the_simulator(tmp_p
         assert "New keys: north.key.pub, south.key.pub." in pcfed(tmp_path, "server", "start")
         assert "New keys: none." in pcfed(tmp_path, "server", "start")
         agents = [stack.enter_context(started_agent(tmp_path, name)) for name in NAMES]
-        said = pcfed(tmp_path, "server", "run")
+        said = pcfed(tmp_path, "server", "run", "--set", "rounds.rounds=2")
         assert "The training has ended after 2 rounds." in said
         assert "SuperLink" in pcfed(tmp_path, "status", "--folder", "server")
         for agent in agents:

@@ -25,6 +25,14 @@ app.add_typer(federation_app, name="federation", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option(help="Folder of the federation.")]
 DEFAULT_FOLDER = Path("federation")
+ServerOverrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Use another value for a key of server.toml, such as rounds.rounds=30; repeatable.",
+    ),
+]
 MAX_ROUNDS_SHOWN = 10
 
 
@@ -49,14 +57,18 @@ def up(
 
 
 @federation_app.command(
-    epilog=examples("pcfed federation run", "pcfed federation run --folder heating")
+    epilog=examples(
+        "pcfed federation run",
+        "pcfed federation run --folder heating --set rounds.rounds=30",
+        "pcfed federation run --set training=second --set rounds.local_steps=40",
+    )
 )
-def run(folder: Folder = DEFAULT_FOLDER) -> None:
+def run(folder: Folder = DEFAULT_FOLDER, overrides: ServerOverrides = None) -> None:
     """Train as the server's file says; rerun the command to resume after an interruption.
 
     Rerun it, too, to reach agents that were offline at the end.
     """
-    run_training(LocalFederation(folder), folder)
+    run_training(LocalFederation(folder, overrides or ()), folder)
 
 
 def run_training(server: ServerFolder, folder: Path, start: str = "up") -> None:
@@ -80,13 +92,15 @@ def run_training(server: ServerFolder, folder: Path, start: str = "up") -> None:
     _show_result(server)
 
 
-@federation_app.command(epilog=examples("pcfed federation audit"))
-def audit(folder: Folder = DEFAULT_FOLDER) -> None:
+@federation_app.command(
+    epilog=examples("pcfed federation audit", "pcfed federation audit --set training=second")
+)
+def audit(folder: Folder = DEFAULT_FOLDER, overrides: ServerOverrides = None) -> None:
     """Check that the agents' private vectors add up to the server's averages; trains nothing.
 
     If a training has ended without a certificate, this also tries to certify the models.
     """
-    federation = LocalFederation(folder)
+    federation = LocalFederation(folder, overrides or ())
     _require_processes(federation, folder, "up")
     with errors.status("audit …"):
         finished = federation.run("audit")
@@ -98,9 +112,9 @@ def audit(folder: Folder = DEFAULT_FOLDER) -> None:
 
 
 @federation_app.command(epilog=examples("pcfed federation status --folder heating"))
-def status(folder: Folder = DEFAULT_FOLDER) -> None:
+def status(folder: Folder = DEFAULT_FOLDER, overrides: ServerOverrides = None) -> None:
     """Show the processes, the progress of the training, and which agents are present or late."""
-    federation = LocalFederation(folder)
+    federation = LocalFederation(folder, overrides or ())
     table = Table("process", "running")
     for name, alive in federation.alive().items():
         table.add_row(escape(name), "yes" if alive else "no")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from pcfed.cli.app import errors, examples, print_error, say
-from pcfed.cli.federation import federation_app, run_training
+from pcfed.cli.federation import ServerOverrides, federation_app, run_training
 from pcfed.federation.agent_folder import AgentFolder
 from pcfed.federation.server_folder import ServerFolder
 from pcfed.federation.server_setup import write_server
@@ -86,13 +86,18 @@ def start_server(folder: ServerOption = SERVER_FOLDER) -> None:
         say("nginx is not installed here; install it, or use nginx.conf with another one.")
 
 
-@server_app.command("run", epilog=examples("pcfed federation server run --folder heating"))
-def run_server(folder: ServerOption = SERVER_FOLDER) -> None:
+@server_app.command(
+    "run",
+    epilog=examples(
+        "pcfed federation server run", "pcfed federation server run --set rounds.rounds=100"
+    ),
+)
+def run_server(folder: ServerOption = SERVER_FOLDER, overrides: ServerOverrides = None) -> None:
     """Train as server.toml says; rerun the command to resume, or to reach agents that were offline.
 
     Audits and the status: pcfed federation audit and status, with the same --folder.
     """
-    run_training(ServerFolder(folder), folder, "server start")
+    run_training(ServerFolder(folder, overrides or ()), folder, "server start")
 
 
 @agent_app.command(

@@ -31,6 +31,7 @@ clientapp = "pcfed.federation.client_app:app"
 [tool.flwr.app.config]
 server = ""
 task = "train"
+overrides = "[]"
 """
 
 

@@ -10,13 +10,15 @@ server.TRAINING/    checkpoint, history and result
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pcfed.config.federation_files import read_server_file
+from pcfed.config.federation_files import ServerFile, read_server_file
+from pcfed.config.json_schema import toml_value
 from pcfed.errors import display_path, one_line
 from pcfed.federation.flower import (
     FLOWER_APP,
@@ -37,20 +39,30 @@ from pcfed.federation.processes import (
     stop,
     wait_until,
 )
+from pcfed.federation.server_settings import check_settings
 from pcfed.federation.server_state import ServerConfig, ServerResult, ended_result
 from pcfed.storage.atomic import write_atomically
 
 SUPERLINK = "SuperLink"
 """Name of the SuperLink among the processes; those of other processes are the agents' names."""
 
-APP_FILE = "app/pyproject.toml"
+APP_FILE, RUN_FILE = "app/pyproject.toml", "flower/run.toml"
 
 
 class ServerFolder:
-    """A server with all its files in one folder."""
+    """A server with all its files in one folder.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    overrides : sequence of str
+        Values that replace those of server.toml, such as ``"rounds.rounds=30"``.
+    """
+
+    def __init__(self, folder: Path, overrides: Sequence[str] = ()) -> None:
         self.folder = folder.absolute()
+        self.overrides = list(overrides)
         self.server_file = self.folder / "server.toml"
         self.keys = self.folder / "keys"
         self._processes_path = self.folder / "federation.json"
@@ -134,29 +146,39 @@ class ServerFolder:
 
         With the task "audit" it only audits. ``on_tick`` is called a few times a second meanwhile.
         """
+        check_settings(self.training_directory, self.file)
         before = self._result_time()
-        config = f'server="{self.server_file}" task="{task}"'
+        config = {"server": self.server_file, "task": task, "overrides": json.dumps(self.overrides)}
+        lines = [f"{key} = {toml_value(str(value))}\n" for key, value in config.items()]
+        self._write(RUN_FILE, "".join(lines))
         # Flower sends all files of the app's folder to everybody, so nothing else may be there.
         self._write(APP_FILE, FLOWER_APP)
         app = (self.folder / APP_FILE).parent
-        self._flwr("run", app, FLOWER_NAME, "--stream", "--run-config", config, on_tick=on_tick)
+        line = ("run", app, FLOWER_NAME, "--stream", "--run-config", self.folder / RUN_FILE)
+        self._flwr(*line, on_tick=on_tick)
         return self._result_time() > before
+
+    @property
+    def file(self) -> ServerFile:
+        """The server's file, with the values of ``overrides``."""
+        return read_server_file(self.server_file, self.overrides)
 
     @property
     def config(self) -> ServerConfig:
         """The training, as the server's file describes it."""
-        return ServerConfig.from_file(read_server_file(self.server_file))
+        return ServerConfig.from_file(self.file)
 
     def ended_result(self) -> ServerResult | None:
         """Return the result of a training that has nothing left to do; None if it has."""
         if not self.server_file.exists():
             return None
+        check_settings(self.training_directory, self.file)
         return ended_result(self.training_directory, self.config)
 
     @property
     def training_directory(self) -> Path:
         """The directory of the server's files of the training."""
-        return training_directory(self.server_file, read_server_file(self.server_file).training)
+        return training_directory(self.server_file, self.file.training)
 
     def _result_time(self) -> int:
         """Return when the last result was written."""

@@ -11,8 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, STATUS
-from pcfed.federation.server_state import ServerResult, ServerState
+from pcfed.federation.paths import HISTORY, RESULT, SETTINGS, STATUS
+from pcfed.federation.server_settings import ServerSettings
+from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status, read_history
 from pcfed.report.page import (
     Block,
@@ -56,13 +57,13 @@ class ServerRecord:
     @classmethod
     def load(cls, path: Path) -> ServerRecord:
         """Read a directory."""
-        checkpoint, result = path / CHECKPOINT, path / RESULT
+        settings, result = path / SETTINGS, path / RESULT
         return cls(
             path,
             Status.load(path / STATUS),
             read_history(path / HISTORY, MAX_ROUNDS),
             ServerResult.load(result) if result.exists() else None,
-            ServerState.load(checkpoint).config if checkpoint.exists() else {},
+            ServerSettings.load(settings).settings if settings.exists() else {},
         )
 
     @property
@@ -161,10 +162,10 @@ def _round_blocks(record: ServerRecord) -> list[Block]:
 
 
 def _setting_blocks(record: ServerRecord) -> list[Block]:
-    """Return what must stay the same in this training, and where its files are."""
+    """Return the settings, and where the files of the training are."""
     settings = {key: _text(value) for key, value in record.settings.items()}
     return [
-        Details("What must stay the same when the training resumes", settings),
+        Details("All settings, with defaults", settings),
         provenance_table("Folder", {"folder": str(record.path)}),
     ]
 
