@@ -47,7 +47,7 @@ def parse(line: str) -> None:
     """Raise an error unless a line is a command with valid options and arguments."""
     program, *words = shlex.split(line)
     assert program == "pcfed"
-    length = 2 if words[0] in ("data", "federation") else 1
+    length = next(n for n in (3, 2, 1) if n == 1 or " ".join(words[:n]) in COMMANDS)
     command = COMMANDS[" ".join(words[:length])]
     command.make_context(words[0], words[length:])
 

@@ -17,8 +17,9 @@ from pcfed import Agent, Problem, run
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.client import Client
 from pcfed.federation.client_app import build_agent
-from pcfed.federation.local_federation import FLOWER_NAME, Command, LocalFederation
+from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, training_directory
+from pcfed.federation.processes import Command
 from pcfed.federation.server_state import ServerConfig, ServerResult, ServerState
 from pcfed.federation.status_file import read_history
 from pcfed.storage.atomic import write_atomically
@@ -168,10 +169,6 @@ class Federation(LocalFederation):
     def release(self) -> None:
         """End the waiting of a ClientApp."""
         (self.faults / "go").touch()
-
-    def register(self, key: Path) -> None:
-        """Register the public key of an agent at the SuperLink."""
-        self._flwr("supernode", "register", key, FLOWER_NAME)
 
     def stranger(self, name: str, keys: Path, authority: Path) -> int:
         """Start a SuperNode with the first agent's file and other keys; return its process id."""

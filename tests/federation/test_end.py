@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pcfed import Agent, FedAvg, PCFedAvg, PCFedSplit, certify
+from pcfed import Agent, FedAvg, PCFedSplit, certify
 from pcfed.config.federation_files import METRICS
 from pcfed.federation.agent_report import model_warnings
 from pcfed.losses import LeastSquares
@@ -30,44 +30,6 @@ def test_every_agent_has_its_feasible_model(algorithm, tmp_path):
         np.testing.assert_array_equal(arrays["model"], model)
         assert np.abs(arrays["model"]).sum() <= agent.constraint.radius * (1 + 1e-15)
         assert (about["name"], about["rounds"], about["shape"]) == (name, 4, [4, 12])
-
-
-def test_every_agent_has_a_report_of_its_own(tmp_path):
-    algorithm = PCFedAvg(step=1.0, penalty=3.0)
-    with federation(tmp_path, algorithm, 30, owner={"certificate": True}) as (
-        problem,
-        clients,
-        server,
-    ):
-        server.run()
-        result = server.conclude()
-        own = models(clients, server)
-        average = algorithm.average(server.state.vectors)
-    page = (tmp_path / "north" / "report.html").read_text()
-    agent = problem.agents[0]
-    feasible = agent.constraint.project(own[0])
-    assert "<dd>l1(1)</dd>" in page
-    assert agent.constraint.distance(own[0]) > 0.001
-    assert f"<dd>{agent.constraint.distance(own[0]):.3g}<" in page
-    assert "<dt>limit</dt><dd>uses 1 of 1 (l1 norm)</dd>" in page
-    for model in (feasible, average):
-        assert f"{agent.loss.value(model):.6g}" in page
-        assert f"{100 * agent.loss.accuracy(model):.2f} %" in page
-    assert result.certificate.sentence in page
-    assert "south" not in page
-    assert "<script" not in page
-
-
-def test_names_in_a_report_are_escaped(tmp_path):
-    with federation(tmp_path, ALGORITHMS["Local"], 1) as (_, clients, server):
-        clients["north"].name = "<b>north"
-        server.run()
-        server.finish()
-    page = (tmp_path / "north" / "report.html").read_text()
-    assert "<b>" not in page
-    assert "<h1>Model of &lt;b&gt;north</h1>" in page
-    assert "average of all" not in page  # the server does not know it
-    assert "There is none." in page
 
 
 def test_the_server_keeps_no_personal_model(tmp_path):

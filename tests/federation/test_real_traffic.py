@@ -16,8 +16,8 @@ import pytest
 from pcfed.config.federation_files import read_server_file
 from pcfed.federation import Client, Message, Server, ServerConfig
 from pcfed.federation.client import ClientState
-from pcfed.federation.local_federation import HOST, Command, Processes
 from pcfed.federation.paths import MODEL
+from pcfed.federation.processes import HOST, Command, Processes
 from pcfed.storage.archive import load_arrays
 from tests.federation.processes import BATCH, Federation
 

@@ -113,7 +113,8 @@ def test_from_the_files_to_every_agents_model(folder):
         assert (folder / f"{name}.example" / "report.html").exists()
         assert (folder / f"{name}.example").stat().st_mode & 0o077 == 0
     kept = {path.name for path in (folder / "server.example").iterdir()}
-    assert kept == {"checkpoint.npz", "history.jsonl", "lock", "status.json", "result.json"}
+    written = {"checkpoint.npz", "history.jsonl", "settings.json", "status.json", "result.json"}
+    assert kept == {"lock", *written}
 
 
 def test_the_owners_consent_is_respected(folder):
@@ -145,6 +146,9 @@ def test_the_first_agents_are_the_roster_and_stay_it(folder):
     assert (result.rounds, result.finished) == (3, ["agent-1", "agent-3"])
     assert not (folder / "agent-2.example").exists()
     change(folder, "roster = 2", "roster = 3")
+    with pytest.raises(ValueError, match=r'roster was \["agent-1", "agent-3"\] and is 3;'):
+        train(folder, grid_of(folder))
+    (folder / "server.example" / "settings.json").unlink()
     with pytest.raises(
         ValueError, match="roster must be 2, the number of agents that the training"
     ):

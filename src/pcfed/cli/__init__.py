@@ -20,7 +20,7 @@ MODULES = {
     "bounds": "guarantees",
     "certify": "guarantees",
     "data": "data",
-    "federation": "federation",
+    "federation": "federation_machines",
 }
 """The module of each command."""
 

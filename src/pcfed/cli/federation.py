@@ -16,6 +16,7 @@ from rich.text import Text
 from pcfed.cli.app import app, console, errors, examples, print_error, say
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.paths import HISTORY, RESULT, STATUS
+from pcfed.federation.server_folder import ServerFolder
 from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status, read_history
 
@@ -24,6 +25,14 @@ app.add_typer(federation_app, name="federation", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option(help="Folder of the federation.")]
 DEFAULT_FOLDER = Path("federation")
+ServerOverrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Use another value for a key of server.toml, such as rounds.rounds=30; repeatable.",
+    ),
+]
 MAX_ROUNDS_SHOWN = 10
 
 
@@ -48,42 +57,64 @@ def up(
 
 
 @federation_app.command(
-    epilog=examples("pcfed federation run", "pcfed federation run --folder heating")
+    epilog=examples(
+        "pcfed federation run",
+        "pcfed federation run --folder heating --set rounds.rounds=30",
+        "pcfed federation run --set training=second --set rounds.local_steps=40",
+    )
 )
-def run(folder: Folder = DEFAULT_FOLDER) -> None:
-    """Train as the server's file says; rerun the command to resume after an interruption."""
-    federation = _running_federation(folder)
-    view = ProgressView(federation.training_directory)
+def run(folder: Folder = DEFAULT_FOLDER, overrides: ServerOverrides = None) -> None:
+    """Train as the server's file says; rerun the command to resume after an interruption.
+
+    Rerun it, too, to reach agents that were offline at the end.
+    """
+    run_training(LocalFederation(folder, overrides or ()), folder)
+
+
+def run_training(server: ServerFolder, folder: Path, start: str = "up") -> None:
+    """Train, show the progress and the result; ``start`` is the command that starts processes."""
+    if server.ended_result() is not None:
+        _show_result(server)
+        return
+    _require_processes(server, folder, start)
+    view = ProgressView(server.training_directory)
     try:
         with view:
-            finished = federation.run(on_tick=view.refresh)
+            finished = server.run(on_tick=view.refresh)
     except KeyboardInterrupt:
         errors.print(
             "The training continues in the background: see pcfed federation status, or stop it "
             "with pcfed federation down."
         )
         raise typer.Exit(130) from None
-    _require_finished(federation, finished)
-    _show_history(federation.training_directory)
-    _show_result(federation.training_directory)
+    _require_finished(server, finished)
+    _show_history(server.training_directory)
+    _show_result(server)
 
 
-@federation_app.command(epilog=examples("pcfed federation audit"))
-def audit(folder: Folder = DEFAULT_FOLDER) -> None:
-    """Check that the agents' private vectors add up to the server's averages; trains nothing."""
-    federation = _running_federation(folder)
+@federation_app.command(
+    epilog=examples("pcfed federation audit", "pcfed federation audit --set training=second")
+)
+def audit(folder: Folder = DEFAULT_FOLDER, overrides: ServerOverrides = None) -> None:
+    """Check that the agents' private vectors add up to the server's averages; trains nothing.
+
+    If a training has ended without a certificate, this also tries to certify the models.
+    """
+    federation = LocalFederation(folder, overrides or ())
+    _require_processes(federation, folder, "up")
     with errors.status("audit …"):
         finished = federation.run("audit")
     _require_finished(federation, finished)
     result = _read_result(federation.training_directory)
     if result is not None:
+        _show_certificate(result)
         _show_audit(result)
 
 
 @federation_app.command(epilog=examples("pcfed federation status --folder heating"))
-def status(folder: Folder = DEFAULT_FOLDER) -> None:
+def status(folder: Folder = DEFAULT_FOLDER, overrides: ServerOverrides = None) -> None:
     """Show the processes, the progress of the training, and which agents are present or late."""
-    federation = LocalFederation(folder)
+    federation = LocalFederation(folder, overrides or ())
     table = Table("process", "running")
     for name, alive in federation.alive().items():
         table.add_row(escape(name), "yes" if alive else "no")
@@ -93,7 +124,7 @@ def status(folder: Folder = DEFAULT_FOLDER) -> None:
         say("\n".join(status_lines(current)))
         say(f"Last update: {time.time() - current.updated_at:.0f} s ago.")
     _show_history(training)
-    _show_result(training)
+    _show_result(federation)
 
 
 @federation_app.command(epilog=examples("pcfed federation down"))
@@ -206,14 +237,12 @@ def status_lines(status: Status, now: float | None = None) -> list[str]:
     return [*lines, *(text for text in (status.note, status.error) if text)]
 
 
-def _running_federation(folder: Path) -> LocalFederation:
-    """Return the federation of a folder; raise if no process of it runs."""
-    federation = LocalFederation(folder)
-    if federation.processes is None:
+def _require_processes(server: ServerFolder, folder: Path, start: str) -> None:
+    """Raise if no process of a folder runs; ``start`` is the command that starts them."""
+    if server.processes is None:
         raise ValueError(
-            f"federation: no processes run in {folder}; start them with pcfed federation up."
+            f"federation: no processes run in {folder}; start them with pcfed federation {start}."
         )
-    return federation
 
 
 def _read_status(training: Path) -> Status | None:
@@ -226,7 +255,7 @@ def _read_result(training: Path) -> ServerResult | None:
     return ServerResult.load(path) if path.exists() else None
 
 
-def _require_finished(federation: LocalFederation, finished: bool) -> None:
+def _require_finished(federation: ServerFolder, finished: bool) -> None:
     """End the command with the reason if a run has no result."""
     if finished:
         return
@@ -249,21 +278,40 @@ def _show_history(training: Path) -> None:
         console.print(table)
 
 
-def _show_result(training: Path) -> None:
+def _show_result(federation: ServerFolder) -> None:
     """Show the result of a training that has ended."""
-    result = _read_result(training)
+    result = _read_result(federation.training_directory)
     if result is None or result.finished is None:
         return
     if result.metrics:
         say(f"Metrics at the end: {_format_metrics(result.metrics)}.")
-    if sentence := result.certificate.sentence if result.certificate else result.no_certificate:
-        say(sentence)
+    _show_certificate(result)
     _show_audit(result)
     say(
-        f"Ended after {result.rounds} rounds. These agents have confirmed it and have written "
-        f"their models: {', '.join(result.finished) or 'none'}. Run the training again to reach "
-        "agents that were offline."
+        f"The training has ended after {result.rounds} rounds. These agents have written their "
+        f"models: {', '.join(result.finished) or 'none'}."
     )
+    say(_next_step(federation, result))
+
+
+def _next_step(federation: ServerFolder, result: ServerResult) -> str:
+    """Return what to do after a training has ended: reach the other agents, or train more."""
+    current = _read_status(federation.training_directory)
+    roster = [] if current is None else current.roster
+    if missing := [name for name in roster if name not in (result.finished or ())]:
+        return f"{', '.join(missing)} did not answer at the end: start them and run it again."
+    if result.rounds < (rounds := federation.config.rounds):
+        if not result.reaches(federation.config.gap):
+            return f"Run it again for the remaining {rounds - result.rounds} rounds."
+        return "It has reached rounds.gap; to go on, lower rounds.gap and run it again."
+    return "To go on, raise rounds.rounds in server.toml and run it again."
+
+
+def _show_certificate(result: ServerResult) -> None:
+    if result.certificate is not None:
+        say(result.certificate.sentence)
+    elif result.no_certificate is not None:
+        say(f"{result.no_certificate} pcfed federation audit tries again.")
 
 
 def _show_audit(result: ServerResult) -> None:

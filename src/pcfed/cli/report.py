@@ -20,7 +20,11 @@ Out = Annotated[Path | None, typer.Option(help="The HTML file to write.")]
 
 
 @app.command(
-    epilog=examples("pcfed report runs/train", "pcfed report runs/train --open --out train.html")
+    epilog=examples(
+        "pcfed report runs/train",
+        "pcfed report runs/train --open --out train.html",
+        "pcfed report agent/agent.heating",
+    )
 )
 def report(
     run: Annotated[Path, typer.Argument(help="The run directory of a training, finished or not.")],
@@ -35,7 +39,12 @@ def report(
     directory.
     """
     path = run / "report.html" if out is None else out
-    write_training_report([open_run(run)], path)
+    if (run / "status.json").exists():  # of a federation's server, which has no models
+        from pcfed.federation.server_report import write_server_report
+
+        write_server_report(run, path)
+    else:
+        write_training_report([open_run(run)], path)
     if open_page and webbrowser.open(path.resolve().as_uri()):
         say(f"{path} is open in the browser.")
     else:

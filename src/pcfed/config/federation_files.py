@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -42,6 +42,7 @@ from pcfed.config.fields import (
     parse_names,
 )
 from pcfed.config.imports import import_modules
+from pcfed.config.overrides import parse_overrides
 from pcfed.config.personalization import (
     DEFAULT_COUPLING,
     DEFAULT_PERSONALIZATION,
@@ -325,12 +326,15 @@ class _Imports(FileModel):
     imports: Modules = ()
 
 
-def read_server_file(path: Path) -> ServerFile:
-    """Read server.toml, or raise a `ConfigError` with one sentence per error."""
-    table = read_toml(path)
+def read_server_file(path: Path, overrides: Iterable[str] = ()) -> ServerFile:
+    """Read server.toml, or raise a `ConfigError` with one sentence per error.
+
+    ``overrides`` are values that replace those of the file, such as ``"rounds.rounds=30"``.
+    """
+    table, parsed = read_toml(path), parse_overrides(overrides)
     # Before the rest is checked, because the algorithm may be one that these modules register.
-    import_modules(validate_file(_Imports, table, path).imports, path)
-    return validate_file(ServerFile, table, path)
+    import_modules(validate_file(_Imports, table, path, parsed).imports, path)
+    return validate_file(ServerFile, table, path, parsed)
 
 
 def read_agent_file(path: Path) -> AgentFile:

@@ -1,36 +1,185 @@
 """What an agent keeps after a training: its feasible model, and a report for its owner.
 
-Both are written to the agent's own folder and are sent to nobody.
+All of it is written to the agent's own folder and is sent to nobody. The folder is then the run
+directory of a training of one agent, which `pcfed report`, `compare`, `predict` and `export` open.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pcfed.algorithms import Algorithm
+from pcfed.algorithms.registry import to_mapping
 from pcfed.arrays import Array, Float64Array
+from pcfed.config.federation_files import AgentFile, ServerModel
+from pcfed.config.train_file import Config, read_config
 from pcfed.federation.paths import MODEL, REPORT
 from pcfed.problem import Agent
-from pcfed.report.page import Definitions, Page, Paragraph, Section, Table, table_of, write_page
 from pcfed.storage.archive import save_arrays
-from pcfed.training.trained_models import delivered_model
+from pcfed.training.comparison import compare_training_losses
+from pcfed.training.directory import RunMetadata
+from pcfed.training.outcome import AgentOutcome, LimitUsage, Outcome
+from pcfed.training.run_warnings import RunWarning
+from pcfed.training.saved_run import open_run
+from pcfed.training.trained_models import TrainedModels, delivered_model
 
 FORMAT = 1
 """Version of the model file."""
 
-GLOSSARY = {
-    "loss": "of the model on the agent's own rows; lower is better.",
-    "accuracy or R²": "on the agent's own rows: the fraction of rows that a classifier predicts "
-    "correctly, or the coefficient of determination of a regression.",
-    "distance from the set": "the Euclidean distance of a model from the agent's constraint set; "
-    "zero is feasible.",
-    "infeasibility": "the distance of the trained model from the set, before it was made feasible.",
-    "limit": "how much of its limit the model in the file uses, in the terms of the set.",
-}
+LINEAR_KEYS = {"kind", "intercept", "intercept_bound", "l2"}
+
+NOTES = (
+    "One of the {m} agents of the training {training}. This folder stays with the agent.",
+    "No rows are held out in a federation: scores are those on the rows of the training.",
+)
+NO_SHARED_MODEL = "The algorithm has no shared model; the own model stands for it."
+
+
+@dataclass(frozen=True)
+class AgentFiles:
+    """The agent's file, and the model that the server trains."""
+
+    agent: AgentFile
+    model: ServerModel
+
+    @property
+    def model_metadata(self) -> dict[str, Any]:
+        """What the parameters of the model are."""
+        linear = self.model.model_dump(include=LINEAR_KEYS)
+        return {"model": linear, **self.model.model_dump(exclude=LINEAR_KEYS)}
+
+
+@dataclass(frozen=True, eq=False)
+class AgentEnd:
+    """An agent at the end of a training.
+
+    ``model`` is its trained model and ``shared`` the shared one, None if the server has none;
+    ``metadata`` is that of the server's last message.
+    """
+
+    name: str
+    agent: Agent
+    model: Array
+    shared: Array | None
+    algorithm: Algorithm
+    metadata: Mapping[str, Any]
+
+
+def save_results(folder: Path, end: AgentEnd, files: AgentFiles | None) -> None:
+    """Write an agent's feasible model and, if its files are known, a run directory with a report.
+
+    A run directory has the names of columns and labels, which only the files have.
+    """
+    feasible = delivered_model(end.agent, end.model)
+    described = {
+        "what": "the feasible model of an agent of pcfed",
+        "format": FORMAT,
+        "name": end.name,
+        "training": end.metadata["training"],
+        "rounds": end.metadata["round"],
+        "shape": list(end.agent.loss.shape),
+        **({} if files is None else files.model_metadata),
+    }
+    save_arrays(folder / MODEL, described, {"model": feasible})
+    if files is None:
+        return
+    models = _trained_models(end, feasible, files.model)
+    models.save(folder / "models.npz")
+    _outcome(end, feasible, models).save(folder / "outcome.json")
+    # There is no digest: pcfed train must not continue in this folder.
+    RunMetadata.of(_config(folder, end, files), digest="").save(folder / "config.json")
+    # Flower starts a process for each message, and only the last one needs a report.
+    from pcfed.report import write_training_report
+
+    write_training_report([open_run(folder)], folder / REPORT)
+
+
+def _config(folder: Path, end: AgentEnd, files: AgentFiles) -> Config:
+    """Return the settings in the form of train.toml, without defaults that do not apply."""
+    own = {"file", "target", "constraint", "coupling", "personalization"}
+    metadata, model = end.metadata, files.model
+    tables = {
+        "model": model.model_dump(include=LINEAR_KEYS, exclude_none=True),
+        "data": {"features": list(model.features), "dtype": model.dtype, "held_out": 0.0},
+        "algorithm": to_mapping(end.algorithm),
+        "training": {
+            "rounds": max(1, int(metadata["round"])),
+            "local_steps": metadata["steps"],
+            "seed": metadata["seed"],
+            "center": metadata["center"],
+            "batch": files.agent.batch,
+            "local_only": False,
+        },
+        "agents": {end.name: files.agent.model_dump(include=own)},
+    }
+    return read_config(tables, folder / "config.json")
+
+
+def _trained_models(end: AgentEnd, feasible: Float64Array, model: ServerModel) -> TrainedModels:
+    """Return the own model and the shared one, ready for predictions."""
+    shared = feasible if end.shared is None else np.asarray(end.shared, np.float64)
+    return TrainedModels(
+        kind=model.kind,
+        names=(end.name,),
+        columns=tuple(model.features),
+        labels=model.labels,
+        layout=model.kind.layout(len(model.features), model.labels, intercept=model.intercept),
+        models=feasible[None],
+        average=shared,
+    )
+
+
+def _outcome(end: AgentEnd, feasible: Float64Array, models: TrainedModels) -> Outcome:
+    """Return the verdict on the own model, and the certificate of all models."""
+    agent, metadata = end.agent, end.metadata
+    usage = agent.constraint.usage(_constrained(agent, feasible))
+    shared = None if end.shared is None else models.average
+    other = (
+        None
+        if shared is None
+        else compare_training_losses(agent.loss, feasible, shared, "the shared model")
+    )
+    verdict = AgentOutcome(
+        agent=end.name,
+        constraint=agent.constraint.spec[:200],
+        usage=LimitUsage(usage.text, usage.active, usage.share),
+        infeasibility=agent.feasible_set.distance(end.model),
+        distance=float(np.linalg.norm(feasible - models.average)),
+        held_out=0,
+        score=_score(agent, feasible),
+        average_score=None if shared is None else _score(agent, shared),
+        local_score=None,
+        against_alone=None,
+        against_average=other,
+    )
+    objective, gap = metadata.get("objective"), metadata.get("gap")
+    is_known = objective is not None and gap is not None
+    notes = [note.format(**metadata) for note in NOTES]
+    return Outcome(
+        status="finished",
+        rounds=int(metadata["round"]),
+        score_name=models.output.score_name,
+        agents=(verdict,),
+        objective=objective,
+        gap=gap,
+        relative_gap=gap / abs(objective) if is_known and objective else None,
+        reason=None if is_known else str(metadata.get("reason", "not all agents took part in one")),
+        notes=tuple(notes if shared is not None else [*notes, NO_SHARED_MODEL]),
+        warnings=tuple(
+            RunWarning("own model", (end.name,), each) for each in model_warnings(agent, feasible)
+        ),
+    )
+
+
+def _score(agent: Agent, x: Array) -> float | None:
+    score = agent.loss.accuracy(x)
+    return float(score) if math.isfinite(score) else None
 
 
 def local_metrics(agent: Agent, model: Array, names: Sequence[str]) -> dict[str, float]:
@@ -69,76 +218,3 @@ def _constrained(agent: Agent, model: Float64Array) -> Float64Array:
     """Return the parameters that the agent's constraint applies to."""
     intercept = agent.loss.intercept_slice
     return model if intercept is None or agent.constrain_intercept else model[: intercept.start]
-
-
-def save_model_and_report(
-    folder: Path,
-    name: str,
-    agent: Agent,
-    model: Array,
-    average: Array | None,
-    metadata: Mapping[str, Any],
-    model_metadata: Mapping[str, Any],
-) -> None:
-    """Write an agent's feasible model and its report.
-
-    ``average`` is the average of all agents' models, if the server knows it; ``metadata`` is that
-    of the server's last message, and ``model_metadata`` says what the model's parameters are.
-    """
-    feasible = delivered_model(agent, model)
-    described = {
-        "what": "the feasible model of an agent of pcfed",
-        "format": FORMAT,
-        "name": name,
-        "training": metadata["training"],
-        "rounds": metadata["round"],
-        "shape": list(agent.loss.shape),
-        **model_metadata,
-    }
-    save_arrays(folder / MODEL, described, {"model": feasible})
-    models = {"own model": feasible}
-    if average is not None:
-        models["average of all agents"] = np.asarray(average, np.float64)
-    warnings = [Paragraph(each, css_class="note") for each in model_warnings(agent, feasible)]
-    title = f"Metrics on {name}'s {agent.loss.size} rows"
-    sections = [
-        Section("training", "Training", [*warnings, _summary(agent, model, feasible, metadata)]),
-        Section("metrics", title, [_metrics_table(agent, models)]),
-    ]
-    heading = f"Model of {name}"
-    lead = (
-        f"The model is in the file {MODEL} and satisfies the constraint. The file and this page "
-        f"stay with {name}. The model is sent to the server only for a certificate, if the owner "
-        "has agreed to one, and only to be summed."
-    )
-    write_page(Page(f"{heading}: pcfed", heading, lead, sections, GLOSSARY), folder / REPORT)
-
-
-def _summary(
-    agent: Agent, model: Array, feasible: Float64Array, metadata: Mapping[str, Any]
-) -> Definitions:
-    """Return the training, the constraint and how the model satisfies it."""
-    bound = agent.intercept_bound
-    return Definitions(
-        {
-            "training": f"{metadata['training']}, {metadata['round']} rounds with "
-            f"{metadata['m']} agents",
-            "constraint": agent.constraint.spec[:400],
-            "infeasibility": f"{agent.feasible_set.distance(model):.3g}",
-            "limit": agent.constraint.usage(_constrained(agent, feasible)).text,
-            **({} if bound is None else {"intercept": f"at most {bound:.4g} in absolute value"}),
-            "certificate": str(metadata.get("certificate", "There is none.")),
-        }
-    )
-
-
-def _metrics_table(agent: Agent, models: Mapping[str, Float64Array]) -> Table:
-    """Return the metrics of some models on the agent's rows."""
-    rows = []
-    for label, x in models.items():
-        accuracy = agent.loss.accuracy(x)
-        score = "–" if math.isnan(accuracy) else f"{100 * accuracy:.2f} %"
-        distance = f"{agent.feasible_set.distance(x):.3g}"
-        rows.append([label, f"{agent.loss.value(x):.6g}", score, distance])
-    columns = ["model", "loss", "accuracy or R²", "distance from the set"]
-    return table_of("Metrics", columns, rows, "numbers agents")

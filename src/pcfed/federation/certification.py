@@ -68,6 +68,12 @@ class FederatedCertificate:
         return self.gap is not None and self.gap <= tolerance * abs(self.objective)
 
     @property
+    def metadata(self) -> dict[str, Scalar]:
+        """The certificate as metadata of a message."""
+        found = {"objective": self.objective, "gap": self.gap, "reason": self.reason}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
     def sentence(self) -> str:
         """The certificate as one sentence."""
         return gap_sentence(self.objective, self.gap, self.reason)

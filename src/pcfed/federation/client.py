@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from pcfed.algorithms import Algorithm, LocalContext, RoundInfo
 from pcfed.arrays import Array
-from pcfed.federation.agent_report import local_metrics, save_model_and_report
+from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
 from pcfed.federation.certification import REPLY_VECTORS, certificate_reply
 from pcfed.federation.paths import LOCK, STATE
 from pcfed.federation.protocol import (
@@ -119,8 +119,8 @@ class Client:
         Whether its owner consents to certificates.
     report : sequence of str
         Which of ``METRICS`` its owner allows to report to the server.
-    model_metadata : mapping, optional
-        Metadata to save with its model, such as the names of the features.
+    files : AgentFiles, optional
+        Its file and the server's model, with which the results are a run directory.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class Client:
         batch: float | int = 1.0,
         certificate: bool = False,
         report: Sequence[str] = (),
-        model_metadata: Mapping[str, Any] | None = None,
+        files: AgentFiles | None = None,
     ) -> None:
         self.name, self.agent, self.folder = name, agent, folder
         self._certificate, self._report = certificate, report
-        self._model_metadata = model_metadata or {}
+        self._files = files
         size = resolve_batch_size(batch, agent.loss.size, agent=name)
         self._batches = BatchSampler(agent.loss.size, size)
 
@@ -198,10 +198,9 @@ class Client:
             audited = algorithm.audited(message.vectors, state.private)
             vectors = {name: directions @ rows[0] for name, rows in audited.items()}
         elif kind == "finish":
-            shared, described = algorithm.shared_model(message.vectors), self._model_metadata
-            save_model_and_report(
-                self.folder, self.name, self.agent, model, shared, received, described
-            )
+            shared = algorithm.shared_model(message.vectors)
+            end = AgentEnd(self.name, self.agent, model, shared, algorithm, received)
+            save_results(self.folder, end, self._files)
         elif kind not in REPLY_VECTORS:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
         elif self._certificate:

@@ -21,6 +21,7 @@ from pcfed.config.imports import import_modules
 from pcfed.data.encoding import Encoding
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import join_names, short_repr
+from pcfed.federation.agent_report import AgentFiles
 from pcfed.federation.client import Client
 from pcfed.federation.paths import training_directory
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError
@@ -63,7 +64,6 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
     # The owner's consent: only modules that the agent's own file names, never the server's.
     import_modules(file.imports, path)
     model = ServerModel.model_validate_json(str(message.metadata["model"]))
-    linear = {"kind", "intercept", "intercept_bound", "l2"}
     return Client(
         file.name,
         build_agent(path, file, model),
@@ -71,10 +71,7 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
         batch=file.batch,
         certificate=file.certificate,
         report=file.report,
-        model_metadata={
-            "model": model.model_dump(include=linear),
-            **model.model_dump(exclude=linear),
-        },
+        files=AgentFiles(file, model),
     )
 
 

@@ -33,16 +33,8 @@ def make_keys(folder: Path, hosts: Sequence[str], agents: Sequence[str]) -> None
     agents : sequence of str
         Names of the agents: ``NAME.key`` is for the agent, ``NAME.key.pub`` for the server.
     """
-    names = [f"{agent}.key" for agent in agents]
-    invalid = [agent for agent in agents if Path(agent).name != agent or agent.startswith(".")]
-    if invalid:
-        raise ValueError(f"keys: {invalid[0]!r} is not a valid file name; rename the agent.")
-    for name in ("ca.crt", "server.crt", "server.key", *names):
-        if (folder / name).exists():
-            raise ValueError(
-                f"keys: {folder / name} exists already and is not overwritten; choose another "
-                "folder, or delete the file."
-            )
+    names = [key_name(agent) for agent in agents]
+    _prepare(folder, ["ca.crt", "server.crt", "server.key", *names])
     authority = ec.generate_private_key(ec.SECP384R1())
     server = ec.generate_private_key(ec.SECP384R1())
     issuer = _name("pcfed federation")
@@ -54,10 +46,42 @@ def make_keys(folder: Path, hosts: Sequence[str], agents: Sequence[str]) -> None
     write_atomically(folder / "server.crt", server_certificate.public_bytes(pem.Encoding.PEM))
     _write_private(folder / "server.key", server, pem.PrivateFormat.PKCS8)
     for name in names:
-        key = ec.generate_private_key(ec.SECP384R1())
-        _write_private(folder / name, key, pem.PrivateFormat.OpenSSH)
-        public = key.public_key().public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
-        write_atomically(folder / f"{name}.pub", public + b"\n")
+        _write_pair(folder / name)
+
+
+def make_agent_key(folder: Path, agent: str) -> Path:
+    """Write the key of an agent, ``NAME.key``, and return the path of its ``NAME.key.pub``."""
+    name = key_name(agent)
+    _prepare(folder, [name])
+    return _write_pair(folder / name)
+
+
+def key_name(agent: str) -> str:
+    """Return the name of the file of an agent's key."""
+    if Path(agent).name != agent or agent.startswith("."):
+        raise ValueError(f"keys: {agent!r} is not a valid file name; rename the agent.")
+    return f"{agent}.key"
+
+
+def _prepare(folder: Path, names: Sequence[str]) -> None:
+    """Create a folder that only this user may read; refuse to overwrite files in it."""
+    for name in names:
+        if (folder / name).exists():
+            raise ValueError(
+                f"keys: {folder / name} exists already and is not overwritten; choose another "
+                "folder, or delete the file."
+            )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _write_pair(path: Path) -> Path:
+    """Write a new private key and, beside it, the public one; return the path of the latter."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_private(path, key, pem.PrivateFormat.OpenSSH)
+    public = key.public_key().public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
+    public_path = path.with_name(f"{path.name}.pub")
+    write_atomically(public_path, public + b"\n")
+    return public_path
 
 
 def _name(text: str) -> x509.Name:

@@ -5,7 +5,7 @@ server.heating/                  north.heating/
     history.jsonl                    model.npz       feasible model, at the end
     status.json                      report.html     report for the owner, at the end
     result.json                      lock
-    lock
+    settings.json, lock              config.json, outcome.json, models.npz: as those of a training
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 CHECKPOINT, HISTORY, STATUS = "checkpoint.npz", "history.jsonl", "status.json"
-RESULT, LOCK = "result.json", "lock"
+RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
 STATE, MODEL, REPORT = "state.npz", "model.npz", "report.html"
 
 

@@ -195,7 +195,7 @@ class Server:
         The result has the agents that have confirmed it, each with the metrics that it reports.
         """
         self._report_stage("finish")
-        more = {} if certificate is None else {"certificate": certificate.sentence}
+        more = {} if certificate is None else certificate.metadata
         roster = self.config.roster
         confirmed, _ = self._exchange("finish", (), len(roster), metadata=more)
         return {name: reported_metrics(confirmed[name]) for name in roster if name in confirmed}
@@ -213,6 +213,13 @@ class Server:
         confirmed = self.finish(result.certificate)
         metrics = {name: reported for name, reported in confirmed.items() if reported}
         return self.add_audit(replace(result, finished=list(confirmed), metrics=metrics))
+
+    def repeat_audit(self, result: ServerResult) -> ServerResult:
+        """Return a result with a new audit, and with a certificate if the end had none."""
+        ended = result.finished is not None and result.rounds == self.state.round
+        if ended and result.certificate is None:
+            return self.conclude()
+        return self.add_audit(result)
 
     def add_audit(self, result: ServerResult) -> ServerResult:
         """Return a result with a new audit, or with the reason why there is none."""

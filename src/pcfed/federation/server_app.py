@@ -2,11 +2,14 @@
 
 It is started with ``flwr run … --run-config 'server="…/server.toml"'``. Its files are in a
 directory beside that file, so the same command resumes the training after a SuperLink has died.
-With ``task="audit"`` it audits and trains nothing.
+With ``task="audit"`` it audits and trains nothing; if the training has ended without a certificate,
+for example because an owner did not consent yet, it tries to certify the models, too.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +17,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pcfed.config.federation_files import read_server_file
-from pcfed.federation.paths import CHECKPOINT, LOCK, RESULT, STATUS, training_directory
+from pcfed.federation.paths import CHECKPOINT, LOCK, RESULT, SETTINGS, STATUS, training_directory
 from pcfed.federation.server import Server
+from pcfed.federation.server_settings import ServerSettings, check_settings
 from pcfed.federation.server_state import ServerConfig, ServerResult
 from pcfed.federation.status_file import StatusFile
 from pcfed.federation.transport import FlowerTransport, resolve_roster
@@ -29,20 +33,25 @@ TASKS = ("train", "audit")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train or audit as the run's configuration says."""
-    path = Path(str(context.run_config["server"]))
-    run_task(grid, path, str(context.run_config.get("task", "train")))
+    config = context.run_config
+    overrides = json.loads(str(config.get("overrides", "[]")))
+    run_task(grid, Path(str(config["server"])), str(config.get("task", "train")), overrides)
 
 
-def run_task(grid: Grid, path: Path, task: str) -> None:
-    """Train from the last checkpoint on, or only audit, and write the result."""
+def run_task(grid: Grid, path: Path, task: str, overrides: Sequence[str] = ()) -> None:
+    """Train from the last checkpoint on, or only audit, and write the result.
+
+    ``overrides`` are values that replace those of the server's file.
+    """
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}; give one of them.")
-    file = read_server_file(path)
+    file = read_server_file(path, overrides)
     config = ServerConfig.from_file(file)
     folder = training_directory(path, config.training)
     checkpoint, result_path = folder / CHECKPOINT, folder / RESULT
     if task == "audit" and not checkpoint.exists():
         raise ValueError(f"{path}: there is no training to audit yet; train first.")
+    check_settings(folder, file)
     with (
         exclusive_lock(folder / LOCK),
         StatusFile(folder / STATUS, config.training, config.rounds) as status,
@@ -54,11 +63,11 @@ def run_task(grid: Grid, path: Path, task: str) -> None:
         with Server(config, transport, folder, status.update) as server:
             done = server.state.round
             status.update(roster=list(config.roster), first_round=done, round=done)
+            ServerSettings.of(file, config.roster).save(folder / SETTINGS)
             if task == "train":
                 server.run()
                 result = server.conclude()
-            elif result_path.exists():
-                result = server.add_audit(ServerResult.load(result_path))
             else:
-                result = server.add_audit(ServerResult(done))
+                found = ServerResult.load(result_path) if result_path.exists() else None
+                result = server.repeat_audit(found or ServerResult(done))
         result.save(result_path)

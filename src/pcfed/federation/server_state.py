@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array
 from pcfed.config.federation_files import ServerFile
 from pcfed.federation.certification import FederatedCertificate
+from pcfed.federation.paths import CHECKPOINT, RESULT
 from pcfed.problem import Center
 from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
@@ -162,6 +164,10 @@ class ServerResult(SavedJson):
     audit: Mapping[str, float] | None = None
     no_audit: str | None = None
 
+    def reaches(self, gap: float | None) -> bool:
+        """Return whether the certificate has at most this relative gap; None is no gap at all."""
+        return gap is not None and self.certificate is not None and self.certificate.within(gap)
+
     def _to_json(self) -> Metadata:
         return asdict(self)
 
@@ -170,3 +176,21 @@ class ServerResult(SavedJson):
         found = contents["certificate"]
         certificate = None if found is None else FederatedCertificate(**found)
         return cls(**{**contents, "certificate": certificate})
+
+
+def ended_result(folder: Path, config: ServerConfig) -> ServerResult | None:
+    """Return the result of a training that has nothing left to do; None if it has.
+
+    Then all rounds are done or the gap is reached, every agent has confirmed the end and has
+    written its model, and there is an audit. ``folder`` is the server's folder of the training.
+    """
+    if not (folder / CHECKPOINT).exists() or not (folder / RESULT).exists():
+        return None
+    state, result = ServerState.load(folder / CHECKPOINT), ServerResult.load(folder / RESULT)
+    # A result of fewer rounds is older than the checkpoint: the training was continued.
+    if result.rounds != state.round or not (
+        state.round >= config.rounds or result.reaches(config.gap)
+    ):
+        return None
+    confirmed = set(result.finished or ()) == set(state.config["roster"])
+    return result if confirmed and result.audit is not None else None

@@ -225,7 +225,8 @@ def _description(run: SavedRun) -> str:
     settings = [f"{key} {_text(value)}" for key, value in algorithm.items() if key != "name"]
     with_settings = f" ({', '.join(settings)})" if settings else ""
     return (
-        f"{len(run.names)} agents, {run.config.model.kind} models ({size}), "
+        f"{len(run.names)} agent{'s' * (len(run.names) != 1)}, "
+        f"{run.config.model.kind} models ({size}), "
         f"trained by {algorithm['name']}{with_settings}."
     )
 

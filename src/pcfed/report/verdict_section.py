@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pcfed.palette import Style, series_styles
 from pcfed.report.charts import (
@@ -47,6 +48,10 @@ CAPTION = (
     "Scores on the agent's held-out rows. The line through a dot is the 95 % interval of the "
     "difference from the own model: where it does not reach the dot of the own model, the "
     "difference is clear. A triangle at an end of the axis is a score beyond it."
+)
+TRAINING_CAPTION = (
+    "Scores on the agent's own rows, on which its model was trained: no rows are held out, so they "
+    "say little about new rows."
 )
 LIMIT_CAPTION = (
     "How full every limit is: the share of a radius that the model uses, or the share of bounds or "
@@ -120,7 +125,12 @@ def _charts(outcome: Outcome) -> list[Chart]:
     charts = []
     if series:
         panel = _score_panel(outcome.score_name, agents, series)
-        charts.append(Chart(f"Scores: {outcome.score_name}", CAPTION + only, [panel]))
+        caption = CAPTION
+        if not any(agent.held_out for agent in agents):
+            caption = TRAINING_CAPTION
+            text = panel.description.replace("held-out rows", "rows of the training")
+            panel = replace(panel, description=text)
+        charts.append(Chart(f"Scores: {outcome.score_name}", caption + only, [panel]))
     if any(agent.usage is not None and agent.usage.share is not None for agent in agents):
         charts.append(Chart("Limits", LIMIT_CAPTION + only, [_limit_panel(agents)]))
     return charts

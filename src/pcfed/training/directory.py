@@ -46,6 +46,17 @@ class RunMetadata(SavedJson):
     config: Mapping[str, Any]
     versions: Mapping[str, str]
 
+    @classmethod
+    def of(cls, config: Config, digest: str) -> RunMetadata:
+        """Return the description of a training with the versions that are installed."""
+        versions = {
+            "pcfed": version("pcfed"),
+            "Python": platform.python_version(),
+            "NumPy": version("numpy"),
+            "SciPy": version("scipy"),
+        }
+        return cls(digest, config.resolved(), versions)
+
     def _to_json(self) -> Metadata:
         return vars(self)
 
@@ -155,13 +166,7 @@ class RunDirectory:
 
     def save_config(self, config: Config) -> None:
         """Write config.json; the digest stays that of the file, also if "auto" was replaced."""
-        versions = {
-            "pcfed": version("pcfed"),
-            "Python": platform.python_version(),
-            "NumPy": version("numpy"),
-            "SciPy": version("scipy"),
-        }
-        RunMetadata(self._digest, config.resolved(), versions).save(self.metadata)
+        RunMetadata.of(config, self._digest).save(self.metadata)
 
     def found_coupling(self) -> float | None:
         """Return the number that was found for the coupling "auto"; None if there is none yet."""

@@ -22,6 +22,9 @@ from pcfed.training.outcome import Outcome
 RUN_FILES = ("config.json", "checkpoint.npz", "history.jsonl", "outcome.json", "models.npz", "lock")
 """A directory that has one of these is a run directory."""
 
+FEDERATION_FILES = ("status.json", "state.npz")
+"""A directory without config.json that has one of these is of a federation's server or agent."""
+
 
 @dataclass(frozen=True)
 class RunSummary:
@@ -73,7 +76,8 @@ def _run_directories(folder: Path) -> Iterator[Path]:
     for path, folders, names in os.walk(folder):
         if any(name in names for name in RUN_FILES):
             folders.clear()
-            yield Path(path)
+            if not set(FEDERATION_FILES) & set(names) or "config.json" in names:
+                yield Path(path)
 
 
 def _summarize(path: Path) -> RunSummary:

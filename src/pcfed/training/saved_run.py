@@ -92,6 +92,16 @@ def open_module(path: Path, folder: Path) -> Any:
 def _load_metadata(path: Path) -> RunMetadata:
     """Return the description of the training in a run directory."""
     file = path / "config.json"
+    if not file.is_file() and (path / "status.json").is_file():
+        raise ValueError(
+            f"{display_path(path)} must have models, but is the folder of a federation's server, "
+            "which has none; give the folder of an agent, or write a page with pcfed report."
+        )
+    if not file.is_file() and (path / "state.npz").is_file():
+        raise ValueError(
+            f"{display_path(path)} must have models, but the training of this agent has not ended; "
+            "run it at the server until it ends."
+        )
     if not file.is_file():
         raise ValueError(
             f"{display_path(path)} must be the run directory of a training, but has no "

@@ -1,0 +1,128 @@
+"""Flower's programs: the files that they read, their environment and their command lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pcfed.config.json_schema import toml_value
+from pcfed.errors import display_path, install_command
+from pcfed.federation.processes import Command, free_port
+from pcfed.storage.atomic import write_atomically
+
+FLOWER_NAME = "pcfed"
+"""Name of the SuperLink in Flower's configuration."""
+
+FLOWER_APP = """[project]
+name = "pcfed-federation"
+version = "1.0.0"
+
+[tool.flwr.app]
+publisher = "pcfed"
+
+[tool.flwr.app.components]
+serverapp = "pcfed.federation.server_app:app"
+clientapp = "pcfed.federation.client_app:app"
+
+[tool.flwr.app.config]
+server = ""
+task = "train"
+overrides = "[]"
+"""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach the SuperLink: its address, and its certificate authority; None without TLS.
+
+    It is saved as Flower's own configuration, ``flower/config.toml``.
+    """
+
+    address: str
+    authority: Path | None
+
+    def save(self, folder: Path) -> None:
+        """Write it to a folder."""
+        write_atomically(connection_file(folder), self.text.encode())
+
+    @property
+    def text(self) -> str:
+        """The contents of the file."""
+        trust = "insecure = true"
+        if self.authority is not None:
+            trust = f"root-certificates = {toml_value(str(self.authority))}"
+        return f'[superlink.{FLOWER_NAME}]\naddress = "{self.address}"\n{trust}\n'
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read it from a folder."""
+        path = connection_file(folder)
+        try:
+            table = tomllib.loads(path.read_text("utf-8"))["superlink"][FLOWER_NAME]
+            authority = table.get("root-certificates")
+            return cls(str(table["address"]), None if authority is None else Path(authority))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(
+                f"federation: {display_path(path)} must have the address of the SuperLink; write "
+                "the files of this folder with init first."
+            ) from None
+
+    @property
+    def port(self) -> int:
+        """The port of the address."""
+        return int(self.address.rpartition(":")[2])
+
+
+def connection_file(folder: Path) -> Path:
+    """Return the file of Flower's configuration in a folder."""
+    return folder / "flower" / "config.toml"
+
+
+def superlink_command(folder: Path, host: str, port: int, *, secure: bool) -> Command:
+    """Return the command of a SuperLink, whose files and keys are in a folder."""
+    keys = folder / "keys"
+    command: Command = [program("flower-superlink"), "--host", host, "--port", port]
+    command += ["--database", folder / "flower" / "superlink.db"]
+    command += ["--disable-runtime-dependency-installation"]
+    if not secure:
+        return [*command, "--insecure"]
+    command += ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt"]
+    return [*command, "--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
+
+
+def supernode_command(agent_file: Path, connection: Connection, key: Path) -> Command:
+    """Return the command of a SuperNode; the key is used with TLS only."""
+    command: Command = [program("flower-supernode"), "--superlink", connection.address]
+    command += ["--port", free_port(), "--node-config", f'agent="{agent_file}"']
+    if connection.authority is None:
+        return [*command, "--insecure"]
+    command += ["--root-certificates", connection.authority]
+    return [*command, "--auth-supernode-private-key", key]
+
+
+def program(name: str) -> Path:
+    """Return one of Flower's programs, which are installed beside Python."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise ValueError(f"federation: {name} is not installed; run {install_command('flower')}.")
+    return path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return an environment in which Flower keeps its files in a folder.
+
+    It makes no requests to the internet.
+    """
+    programs = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
+        "FLWR_HOME": str(folder / "flower"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }
