@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from pcfed.cli.display import agent_table, certificate, distance_table, verdicts
-from pcfed.training import AgentOutcome, Comparison, LimitUsage, Outcome
+from pcfed.cli.display import Display, agent_table, certificate, distance_table, verdicts
+from pcfed.training import AgentOutcome, Comparison, LimitUsage, Outcome, prepare
 from tests.training.folders import OWN_CONFIG, folder_with
 
 CONFIG = OWN_CONFIG.replace("batch = 1.0", "rounds = 20").replace("l1 = 5", "l1 = 0.1")
@@ -139,6 +139,21 @@ def test_a_terminal_shows_the_loss_the_time_left_and_agents_outside_their_sets(t
     assert re.search(r"400/400 rounds 0:00:00 loss \d", text)
     assert re.search(r"north +(inside|\S+ outside) its set", text)
     assert "every agent alone, for comparison" in text
+
+
+def test_the_certified_gap_is_shown_where_the_training_stops_at_one(tmp_path):
+    config = CONFIG.replace("rounds = 20", "rounds = 20\ngap = 1e-12")
+    trainer = prepare(folder_with(tmp_path, config=config), tmp_path / "run")
+    display = Display(20, trainer.setup.problem.names, trainer.stop)
+    texts = []
+
+    def show(evaluation):
+        display.show_round(evaluation)
+        texts.append(display.tasks[1].description)
+
+    trainer.run(callbacks=[show])
+    assert "gap" not in texts[0]  # it is computed after the callbacks of a round
+    assert re.search(r", gap \S+ %$", texts[-1])
 
 
 def test_without_a_terminal_nothing_is_shown(tmp_path):

@@ -158,5 +158,5 @@ def test_a_set_that_cannot_be_mapped_is_refused(tmp_path):
     ):
         prepare(folder_with(tmp_path, config=text), tmp_path / "run")
     short = text.replace('"nuclear((2, 2), 1)"', "{box = [[0, 0], [1, 1]]}")
-    with pytest.raises(ValueError, match="Box: the set has 2 entries, but the model of .* has 4"):
+    with pytest.raises(ValueError, match=r"Box: the set has 2 entries, but the model of .* has 4"):
         prepare(folder_with(tmp_path, config=short), tmp_path / "run")

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from pcfed.cli.app import errors
 from pcfed.cli.progress import ProgressBar
-from pcfed.guarantees import gap_sentence
+from pcfed.guarantees import Gap, gap_sentence
 from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Record
 from pcfed.training.outcome import AgentOutcome, Outcome
@@ -33,9 +33,10 @@ FEASIBLE = 1e-6
 class Display(ProgressBar):
     """The progress of a training, with the agents' distances from their sets below it."""
 
-    def __init__(self, rounds: int, names: Sequence[str]) -> None:
+    def __init__(self, rounds: int, names: Sequence[str], stop: Gap | None = None) -> None:
         # Before the constructor of rich, which draws the display once.
         self._names = names
+        self._stop = stop
         self._last: Record | None = None
         super().__init__(errors)
         label = "search of a coupling"
@@ -52,6 +53,8 @@ class Display(ProgressBar):
         """Show an evaluated round of the federated training."""
         self._last = record = evaluation.record
         text = f"loss {record.loss:.4g}, objective {record.objective:.5g}"
+        if self._stop is not None and (gap := self._stop.relative_gap) is not None:
+            text += f", gap {100 * gap:.2g} %"
         self.update(self._federated, completed=record.round, description=text)
 
     def show_alone(self, done: int, total: int) -> None:

@@ -84,7 +84,8 @@ def _run(
 ) -> Result:
     """Run the training and show its progress on the terminal, and on a page if there is one."""
     shown_by: list[Display | LiveTraining] = [] if page is None else [page]
-    with Display(trainer.config.training.rounds, trainer.setup.problem.names) as display, tracking:
+    rounds, names = trainer.config.training.rounds, trainer.setup.problem.names
+    with Display(rounds, names, trainer.stop) as display, tracking:
         tracking.notify = display.notify
         shown_by.append(display)
 

@@ -411,6 +411,8 @@ class Gap:
 
     tolerance: float
     relative: bool = False
+    relative_gap: float | None = field(default=None, init=False, repr=False, compare=False)
+    """The certified relative gap of the last evaluated round, None before there is one."""
     _witness: Float64Array | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -438,6 +440,7 @@ class Gap:
                 f"Gap: there must be a certificate to stop at, but {certificate.reason}; "
                 "use another stop rule."
             )
+        self.relative_gap = certificate.relative_gap
         return certificate.gap <= tolerance
 
     def state_dict(self) -> dict[str, Array]:

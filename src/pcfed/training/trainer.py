@@ -59,11 +59,14 @@ class Trainer:
         The problem and the algorithm.
     directory : RunDirectory
         Where the training is saved.
+    stop : Gap or None
+        The certified gap at which it ends, if there is one.
     """
 
     config: Config
     setup: TrainingSetup
     directory: RunDirectory
+    stop: Gap | None = None
 
     def run(
         self,
@@ -192,12 +195,11 @@ class Trainer:
         if needs_step_search(setup.algorithm, setup.problem):
             result = self._search_step(workers, callbacks, notify)
         else:
-            gap = self.config.training.gap
             result = self._run_rounds(
                 setup.algorithm,
                 workers=workers,
                 callbacks=callbacks,
-                stop=None if gap is None else Gap(gap, relative=True),
+                stop=self.stop,
                 max_refusals=self.config.training.max_refusals,
             )
         for refusal in result.refusals:
@@ -402,4 +404,6 @@ def prepare(
     directory = Path("runs", config.path.stem) if out is None else Path(out)
     setup = build_setup(config, allow_import=allow_import)
     saved = config.with_intercept_bound(setup.problem.agents[0].intercept_bound)
-    return Trainer(config, setup, RunDirectory(directory, saved, setup.digest))
+    gap = config.training.gap
+    stop = None if gap is None else Gap(gap, relative=True)
+    return Trainer(config, setup, RunDirectory(directory, saved, setup.digest), stop)
