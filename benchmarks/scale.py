@@ -149,7 +149,7 @@ def picture(points: Sequence[Point], path: Path) -> None:
     """Draw seconds and memory against agents, and seconds against parameters."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    figure, axes = plt.subplots(3, figsize=(5.2, 9.6), layout="constrained")
     panels: list[tuple[str, str, tuple[str, ...], Callable[[Point], float]]] = [
         ("agents m", "seconds per round", ("agents", "m blocks"), lambda p: p.seconds),
         ("agents m", "peak memory, GB", ("agents", "m blocks"), lambda p: p.peak / 1e9),
@@ -183,7 +183,7 @@ def picture(points: Sequence[Point], path: Path) -> None:
         axis.set(xlabel=xlabel, ylabel=ylabel)
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=110)
 
 
 def _memory() -> int:

@@ -9,8 +9,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 FOLDER = Path(__file__).parent
 PACKAGE = FOLDER.parent / "src" / "pcfed"
 SKIPPED = {"__init__", "__main__"}
-BASE = "arrays, validation,\nerrors, notebook"
-GROUPED = dict.fromkeys(("arrays", "validation", "errors", "notebook"), BASE) | {
+BASE = "arrays, errors, palette,\nvalidation, notebook"
+GROUPED = dict.fromkeys(("arrays", "validation", "errors", "notebook", "palette"), BASE) | {
     "sampling": "problem",
     "standardize": "problem",
     "reference": "simulation",
@@ -108,18 +108,19 @@ def main() -> None:
     places = positions(edges)
     needed = core()
     height = max(y for _, y in places.values())
-    figure, axis = pyplot.subplots(figsize=(8.5, 0.75 * (height + 1)), layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(7.4, 0.8 * (height + 1)), layout="constrained")
     for name, (x, y) in places.items():
         color = CORE if name in needed else APPLICATION
         style = "round,pad=0.02,rounding_size=0.1"
+        half = 1.35 if name == BASE else 0.95
         shape = FancyBboxPatch(
-            (x - 0.85, y - 0.22), 1.7, 0.44, boxstyle=style, fc="white", ec=color
+            (x - half, y - 0.3), 2 * half, 0.6, boxstyle=style, fc="white", ec=color
         )
         axis.add_patch(shape)
-        axis.text(x, y, name, ha="center", va="center", fontsize=9)
+        axis.text(x, y, name, ha="center", va="center", fontsize=14)
         for each in edges[name]:
             end_x, end_y = places[each]
-            start, end = (x, y - 0.24), (end_x, end_y + 0.24)
+            start, end = (x, y - 0.32), (end_x, end_y + 0.32)
             arrow = FancyArrowPatch(
                 start, end, arrowstyle="-|>", mutation_scale=8, color="#888888", zorder=0
             )

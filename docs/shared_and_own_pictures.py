@@ -37,18 +37,18 @@ def draw(axis: pyplot.Axes, theta: float, coupling: float, center: Center, title
         axis.plot(*model, "o", color=color, ms=8)
     axis.plot(*result.center, "*", color="black", ms=14)
     axis.set(xlim=(-1.9, 3.2), ylim=(-1.4, 3.2), xticks=[], yticks=[], aspect="equal")
-    axis.set_title(title, fontsize=12)
+    axis.set_title(title, fontsize=10)
 
 
 def main() -> None:
     """Draw what personalization, coupling and the centre do."""
     folder = Path(__file__).parent
-    figure, axes = pyplot.subplots(2, 3, figsize=(8.4, 5.6), layout="constrained")
-    for row, center in zip(axes, ("average", "free"), strict=True):
-        for axis, theta in zip(row, (0.0, 0.5, 1.0), strict=True):
+    figure, axes = pyplot.subplots(3, 2, figsize=(5.0, 6.9), layout="constrained")
+    for row, theta in zip(axes, (0.0, 0.5, 1.0), strict=True):
+        for axis, center in zip(row, ("average", "free"), strict=True):
             draw(axis, theta, 0.5, center, f"{center} center, θ = {theta:g}")
     figure.savefig(folder / "shared_and_own_theta.png", dpi=110)
-    figure, axes = pyplot.subplots(1, 3, figsize=(8.4, 3.0), layout="constrained")
+    figure, axes = pyplot.subplots(1, 3, figsize=(5.0, 1.9), layout="constrained")
     for axis, coupling in zip(axes, (0.05, 0.5, 5.0), strict=True):
         draw(axis, 0.5, coupling, "free", f"coupling {coupling:g}")
     figure.savefig(folder / "shared_and_own_coupling.png", dpi=110)

@@ -93,7 +93,7 @@ def draw(path: str, compared: dict[str, list[float]]) -> None:
     """Draw the errors, one row per household."""
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(5.4, 4.6), layout="constrained")
     rows = np.arange(len(RATINGS) + 1)
     for (name, values), marker in zip(compared.items(), "o^sD", strict=True):
         label = {"own": "own model (pcfed)", "projected": "shared, projected"}.get(name, name)
@@ -102,10 +102,10 @@ def draw(path: str, compared: dict[str, list[float]]) -> None:
     axis.set_yticks(rows, names)
     axis.invert_yaxis()
     axis.set_xlim(left=0)
-    axis.set(xlabel="forecast error over a year (kW, root mean square)", ylabel="ratings (kW)")
+    axis.set(xlabel="error over a year (kW, root mean square)", ylabel="ratings (kW)")
     axis.axhline(len(RATINGS) - 0.5, color="#555555", lw=1)
     axis.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, dpi=110)
 
 

@@ -113,7 +113,7 @@ def draw(outcome: Outcome) -> "Figure":
     """Draw accuracy against budget and against the number of weights."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(8.4, 3.8), layout="constrained", sharey=True)
+    figure, axes = pyplot.subplots(2, figsize=(5.2, 6.4), layout="constrained", sharey=True)
     styles = {
         "own": ("o-", "#0072B2", "own model (pcfed)"),
         "projected": ("s--", "#D55E00", "shared model, projected"),
@@ -126,8 +126,9 @@ def draw(outcome: Outcome) -> "Figure":
         axes[1].plot([weights(model) for model in models], scores, style, color=color)
     tightest = 100 * outcome.test.accuracy(outcome.tightest)
     axes[0].axhline(tightest, color="#555555", lw=1, label="one model that fits all devices")
-    axes[0].set(xlabel="budget of the device (l1 norm)", ylabel="accuracy on held-out digits (%)")
+    axes[0].set(xlabel="budget of the device (l1 norm)")
     axes[1].set(xlabel="weights to store (nonzero, of 640)")
+    figure.supylabel("accuracy on held-out digits (%)", fontsize="medium")
     for axis, ticks in zip(axes, (BUDGETS, (20, 50, 100, 200, 400, 640)), strict=True):
         axis.set_xscale("log")
         axis.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])

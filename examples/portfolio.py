@@ -64,34 +64,33 @@ def solve(problem: Problem, rounds: int, goal: float) -> tuple[Array, float]:
 
 
 def draw(path: str, weights: Array, risks: dict[str, list[float]]) -> None:
-    """Draw the weights as a heat map, and the risks next to it."""
+    """Draw the weights as a heat map, and the risks below it."""
     from matplotlib import pyplot
     from matplotlib.patches import Rectangle
 
     weights = np.vstack([weights, weights.mean(axis=0)])
     caps = np.vstack([*CAPS.values(), np.ones(8)])
-    figure, (left, right) = pyplot.subplots(
-        1, 2, figsize=(9.4, 3.7), width_ratios=(1.6, 1), layout="constrained", sharey=True
+    figure, (top, bottom) = pyplot.subplots(
+        2, figsize=(5.4, 7.2), layout="constrained", sharey=True
     )
-    left.imshow(100 * weights, cmap="Blues", vmin=0, vmax=60, aspect="auto")
+    top.imshow(100 * weights, cmap="Blues", vmin=0, vmax=60, aspect="auto")
     for (i, s), w in np.ndenumerate(weights):
         text = "–" if caps[i, s] == 0 else f"{100 * abs(w):.0f}"
-        left.text(s, i, text, ha="center", va="center", color="white" if w > 0.35 else "black")
+        top.text(s, i, text, ha="center", va="center", color="white" if w > 0.35 else "black")
         if 0 < caps[i, s] < 1 and w > caps[i, s] - 5e-4:
             frame = Rectangle((s - 0.46, i - 0.44), 0.92, 0.88, fill=False, ec="#D55E00", lw=2)
-            left.add_patch(frame)
-    left.set_xticks(range(8), list(SECTORS))
-    left.set_yticks(range(len(weights)), [*CAPS, "the group"])
-    left.set(xlabel="sector", title="weights (%); framed: cap binds; –: excluded")
+            top.add_patch(frame)
+    top.set_xticks(range(8), list(SECTORS))
+    top.set_yticks(range(len(weights)), [*CAPS, "the group"])
+    top.set(xlabel="sector", title="weights (%); framed: cap binds; –: excluded")
     marks = {"together": "#0072B2", "alone": "#009E73", "shared, projected": "#D55E00"}
     for (name, color), marker in zip(marks.items(), "o^s", strict=True):
-        right.plot(risks[name], range(len(weights)), marker, color=color, label=name, alpha=0.9)
-    right.axvline(risks["shared"][0], color="#555555", lw=1, label="shared, no caps")
-    right.set(xlabel="expected deviation from 0.6 % (% a month)", title="cost of the caps")
-    right.grid(alpha=0.3)
-    right.legend(fontsize=8)
-    for axis in (left, right):
-        axis.title.set_fontsize(10)
+        bottom.plot(risks[name], range(len(weights)), marker, color=color, label=name, alpha=0.9)
+    bottom.axvline(risks["shared"][0], color="#555555", lw=1, label="shared, no caps")
+    bottom.set(xlabel="expected deviation from 0.6 % (% a month)", title="cost of the caps")
+    bottom.grid(alpha=0.3)
+    bottom.legend()
+    for axis in (top, bottom):
         axis.axhline(len(CAPS) - 0.5, color="#555555", lw=1)
     figure.savefig(path, dpi=110)
 

@@ -73,7 +73,7 @@ def draw(path: str, differences: dict[str, list[float]], accuracy: dict[str, lis
     """Draw the differences with their limits, and the accuracies."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained", sharey=True)
+    figure, axes = pyplot.subplots(2, figsize=(5.2, 6.0), layout="constrained", sharey=True)
     rows = np.arange(len(LIMITS))
     axes[0].barh(rows, LIMITS, height=0.7, color="#DDDDDD", label="allowed by the limit")
     styles = {"shared": ("s", "#D55E00"), "own": ("o", "#0072B2")}
@@ -83,12 +83,13 @@ def draw(path: str, differences: dict[str, list[float]], accuracy: dict[str, lis
         axes[1].plot([100 * score for score in accuracy[name]], rows, marker, color=color)
     axes[0].set_yticks(rows, [f"{limit}" for limit in LIMITS])
     axes[0].invert_yaxis()
-    axes[0].set(ylabel="limit of the hospital", xlabel="difference of mean scores (log-odds)")
+    axes[0].set(xlabel="difference of mean scores (log-odds)")
     axes[1].set(xlabel="accuracy on new patients (%)")
     for axis in axes:
+        axis.set_ylabel("limit of the hospital")
         axis.grid(alpha=0.3)
         axis.set_axisbelow(True)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, dpi=110)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pcfed
+from pcfed.errors import install_command
 
 ROOT = Path(pcfed.__file__).parent
 BASE = "foundations"
@@ -18,6 +19,7 @@ MODULES = {
     "validation": BASE,
     "errors": BASE,
     "notebook": BASE,
+    "palette": BASE,
     "standardize": "problem",
     "sampling": "problem",
     "reference": "simulation",
@@ -49,7 +51,7 @@ GRAPH = {
         *("algorithms", "simulation", "guarantees", "data"),
     },
     "report": {
-        *(BASE, "storage", "losses", "algorithms", "simulation"),
+        *(BASE, "storage", "sets", "losses", "algorithms", "simulation"),
         *("guarantees", "data", "training", "experiments"),
     },
     "federation": {
@@ -57,7 +59,7 @@ GRAPH = {
         *("guarantees", "data", "config", "training", "report"),
     },
     "cli": {
-        *("storage", "problem", "algorithms", "simulation", "guarantees"),
+        *(BASE, "storage", "problem", "algorithms", "simulation", "guarantees"),
         *("data", "training", "experiments", "report", "federation"),
     },
 }
@@ -114,5 +116,5 @@ def test_without_its_packages_the_command_line_says_what_to_install(package, arg
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "not installed; run pip install 'pcfed[app]'." in done.stderr
+    assert f"not installed; run {install_command('app')}." in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -18,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pcfed import Agent, PCFedAvg, PCFedSplit, Problem, certify, run
+from pcfed.errors import install_command
 from pcfed.estimators import FederatedClassifier, FederatedRegressor
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box, L1Ball, NuclearBall
@@ -252,4 +254,12 @@ def test_only_the_estimators_need_scikit_learn(package):
     if package == "pcfed":
         assert done.returncode == 0
     else:
-        assert "run pip install 'pcfed[sklearn]'." in done.stderr.splitlines()[-1]
+        assert f"run {install_command('sklearn')}." in done.stderr.splitlines()[-1]
+
+
+def test_a_training_that_ends_early_warns():
+    with pytest.warns(ConvergenceWarning, match=r"after 2 rounds .* raise rounds"):
+        FederatedClassifier(rounds=2, local_steps=1).fit(BINARY, constraints="l1(1)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FederatedClassifier().fit(BINARY, constraints="l1(1)")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from pcfed.errors import install_command
+
 
 def main() -> None:
     """Run the command line, or print which extra to install."""
@@ -14,7 +16,7 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         sys.stderr.write(
             f"pcfed: the command line needs the package {missing.name!r}, which is not installed; "
-            "run pip install 'pcfed[app]'.\n"
+            f"run {install_command('app')}.\n"
         )
         sys.exit(2)
     run()

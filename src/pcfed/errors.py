@@ -100,3 +100,25 @@ def error_context(where: str) -> Iterator[None]:
     except (TypeError, AttributeError, LookupError, SyntaxError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}".rstrip(".")
         raise ValueError(one_line(f"{where}: its form is not valid ({reason}).")) from None
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of pcfed, from where pcfed was installed.
+
+    A clone or a wheel of pcfed has to be named by its path: an index may not have it.
+    """
+    # Slow to import, and only needed here.
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        source = json.loads(distribution("pcfed").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        source = {}
+    path = urlsplit(source.get("url", ""))
+    if path.scheme != "file":
+        return f"pip install 'pcfed[{extra}]'"
+    editable = "--editable " if source.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}'{url2pathname(path.path)}[{extra}]'"

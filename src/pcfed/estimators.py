@@ -4,11 +4,13 @@ r"""Estimators in scikit-learn's manner: linear models of several agents, traine
 softmax regression and for least squares, in this process. Features are centred and scaled as in
 `pcfed.standardize`; constraints and fitted models are in the units of the data as given.
 
-The module needs scikit-learn, ``pip install 'pcfed[sklearn]'``; ``import pcfed`` does not.
+The module needs scikit-learn, the extra ``sklearn``; ``import pcfed`` does not.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
@@ -17,20 +19,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
+from pcfed.errors import did_you_mean, install_command, join_names, short_repr
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.metrics import accuracy_score, r2_score
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ImportError:
     raise ImportError(
         "pcfed.estimators: scikit-learn 1.6 or newer is not installed; "
-        "run pip install 'pcfed[sklearn]'."
+        f"run {install_command('sklearn')}."
     ) from None
 
 from pcfed.algorithms import Algorithm, PCFedSplit
 from pcfed.arrays import Float64Array
-from pcfed.errors import did_you_mean, join_names, short_repr
 from pcfed.guarantees import Gap, certify
 from pcfed.losses.intercepts import default_intercept_bound
 from pcfed.losses.kinds import LEAST_SQUARES, LINEAR_KINDS, LOGISTIC, SOFTMAX, LinearKind
@@ -42,6 +46,9 @@ from pcfed.standardize import Scaling
 from pcfed.validation import boolean, type_text
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
+
+FAR_FROM_OPTIMUM = 0.1
+"""The certified relative gap above which ``fit`` warns."""
 
 ONLY_AGENT = "agent 0"
 """The name of the agent if the data are those of one agent without a name."""
@@ -193,7 +200,20 @@ class _FederatedLinearModel(BaseEstimator, ABC):
         if self.result_.status == "diverged":
             raise ValueError(f"{self._where}.fit: the training diverged: {self.result_.message}")
         self.certificate_ = certify(self.problem_, self.result_)
+        self._warn_if_far_from_optimum()
         self._set_models(scaling)
+
+    def _warn_if_far_from_optimum(self) -> None:
+        """Say that the models may be far from the best ones, if nothing proves the contrary."""
+        gap, objective = self.certificate_.gap, self.certificate_.objective
+        if gap is not None and FAR_FROM_OPTIMUM * abs(objective) < gap < math.inf:
+            warnings.warn(
+                f"{self._where}.fit: after {self.result_.state.round} rounds the objective, "
+                f"{objective:.3g}, may still be {gap:.3g} above the optimum; raise rounds, or give "
+                "features and constraints of similar sizes.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
 
     def _agent(
         self,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from pcfed.errors import install_command
 from pcfed.sets import Blocks, Box, L1Ball
 from tests.losses.torch_cases import (
     NAN,
@@ -225,4 +226,5 @@ def test_import_without_torch() -> None:
         "except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "TorchLoss: torch is not installed; run pip install 'pcfed[torch]'.\n"
+    command = install_command("torch")
+    assert done.stdout == f"TorchLoss: torch is not installed; run {command}.\n"

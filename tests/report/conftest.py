@@ -1,15 +1,12 @@
-"""Tiny experiments on the digits data, their report, and a browser that opens it."""
+"""Tiny experiments on the digits data, and their report."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
 from pcfed.experiments.jobs import jobs, results, run_jobs
 from pcfed.experiments.presets import Preset, load_preset
@@ -18,11 +15,6 @@ from pcfed.report import write_report
 
 HOSTILE = '<img src=x onerror="window.hacked=1"></script>&amp;'
 """A name that would break a page that does not escape."""
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
-    None,
-)
 
 
 def tiny(experiment: str, **changes: Any) -> Preset:
@@ -55,15 +47,3 @@ def report(finished: list[Comparison], tmp_path_factory: pytest.TempPathFactory)
     path = tmp_path_factory.mktemp("report") / "new" / "report.html"
     write_report(finished, path, provenance={"version": "1.2.3", HOSTILE: HOSTILE})
     return path
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on this machine")
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    options += ["--disable-component-update", "--disable-sync", "--no-first-run"]
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield running
-        running.close()

@@ -42,7 +42,7 @@ def opened(
 
 
 def draw_all(tab: Tab) -> None:
-    tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    """Wait until all charts are drawn, which happens without scrolling."""
     tab.wait_for_function(READY)
 
 

@@ -12,14 +12,14 @@ from PIL import Image
 
 from pcfed.data import digits
 from pcfed.experiments.claims import PC
+from pcfed.experiments.figures import loss
+from pcfed.experiments.personal import ALONE, METHODS
 from pcfed.experiments.rounds import ALGORITHMS
+from pcfed.experiments.styles import METHOD_STYLES, comparison_styles, method_styles
 from pcfed.experiments.summary import Comparison
 from pcfed.losses import SoftmaxRegression
-from pcfed.report.comparison_charts import (
-    algorithm_styles,
-    comparison_charts,
-    comparison_styles,
-)
+from pcfed.palette import COLOURS
+from pcfed.report.comparison_charts import comparison_charts
 from pcfed.report.comparison_findings import differences, findings, summary
 from pcfed.report.comparison_metrics import comparison_metrics
 from pcfed.report.weight_images import data_url, weight_table
@@ -126,11 +126,24 @@ def test_every_algorithm_has_its_own_style(loose: Comparison, steps: Comparison)
     assert styles[PC].width > max(style.width for name, style in styles.items() if name != PC)
 
 
-def test_an_algorithm_has_the_same_style_in_every_chart(loose: Comparison):
-    everywhere = algorithm_styles((*ALGORITHMS, "another"))
-    assert len({(style.colour, style.dash) for style in everywhere.values()}) == 7
-    for name, style in {**comparison_styles(loose), **algorithm_styles(["SCAFFOLD"])}.items():
+def test_a_method_has_the_same_style_in_every_chart(loose: Comparison):
+    everywhere = method_styles((*ALGORITHMS, "another", "one more"))
+    assert len({(style.colour, style.dash) for style in everywhere.values()}) == 8
+    for name, style in {**comparison_styles(loose), **method_styles(["SCAFFOLD"])}.items():
         assert style == everywhere[name]
+    personal = method_styles(METHODS)
+    assert len({(style.colour, style.dash) for style in personal.values()}) == len(METHODS)
+    assert set(METHODS) <= METHOD_STYLES.keys()
+    assert personal[ALONE] == METHOD_STYLES["Local"]
+
+
+def test_figures_have_the_colours_and_dashes_of_the_page(loose: Comparison, steps: Comparison):
+    for comparison in (loose, steps):
+        panel = loss(comparison).axes[0]
+        drawn = {line.get_label(): line for line in panel.lines}
+        for name, style in comparison_styles(comparison).items():
+            assert drawn[name].get_color() == COLOURS[style.colour][0]
+            assert drawn[name].is_dashed() == (style.dash != "solid")
 
 
 def test_weight_images_have_a_row_per_distinct_model(loose: Comparison, tight: Comparison):

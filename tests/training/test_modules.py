@@ -194,15 +194,15 @@ def test_pcfedsplit_needs_no_search_and_agents_alone_find_their_steps(tmp_path):
 def test_a_comparison_that_was_interrupted_while_it_tries_steps_resumes(tmp_path):
     path, stops = explosive(tmp_path, "PCFedSplit"), 0
 
-    def stop(seen):
-        if seen.record.round == 4:
+    def stop(done, total):
+        if done == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
     whole = prepare(path, tmp_path / "whole", allow_import=True)
     whole.run()
     while True:
         job = prepare(path, tmp_path / "run", allow_import=True)
-        if job.run(local_callbacks=[stop]).status != "interrupted":
+        if job.run(on_alone=stop).status != "interrupted":
             break
         stops += 1
     assert stops > 0

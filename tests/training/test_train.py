@@ -45,9 +45,6 @@ def test_the_command_trains_and_prints_a_summary(tmp_path):
         "checkpoint.npz.previous",
         "config.json",
         "history.jsonl",
-        "local.npz",
-        "local.npz.lock",
-        "local.npz.previous",
         "lock",
         "log.txt",
         "outcome.json",
@@ -116,6 +113,13 @@ def test_a_finished_training_says_since_when(tmp_path):
     path.write_text(CONFIG.replace("rounds = 30", "rounds = 31"))
     assert prepare(path, tmp_path / "run").run().message == "31 rounds done."
     assert outcome.stat().st_mtime > 86400 * 365
+
+
+def test_one_round_is_in_the_singular(tmp_path):
+    path = write_example(tmp_path)[0]
+    path.write_text(path.read_text().replace("rounds = 30", "rounds = 1"))
+    assert prepare(path, tmp_path / "run").run().message == "1 round done."
+    assert "it has 1 round, and nothing" in prepare(path, tmp_path / "run").run().message
 
 
 def test_a_training_that_reached_its_gap_says_what_to_change(tmp_path):

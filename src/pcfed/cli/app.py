@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pcfed.data import DataError
+from pcfed.errors import install_command
 from pcfed.storage.atomic import FileError
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ def run_app() -> NoReturn:
         extra = "flower" if missing.name in ("cryptography", "flwr") else "experiments"
         print_error(
             f"This command needs the package {missing.name!r}, which is not installed; "
-            f"run pip install 'pcfed[{extra}]'."
+            f"run {install_command(extra)}."
         )
         sys.exit(2)
     except (ValueError, DataError, FileError, ImportError) as error:
@@ -76,6 +77,7 @@ def examples(*commands: str) -> str:
 def say(text: str) -> None:
     """Print a text as it is, without markup, colours or line breaks."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.file.flush()  # a pipe or a file is buffered otherwise, and the command may take long
 
 
 def print_error(text: str) -> None:

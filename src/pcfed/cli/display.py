@@ -42,7 +42,7 @@ class Display(ProgressBar):
         self._search = self.add_task(label, total=None, visible=False, unit="trainings")
         self._federated = self.add_task("federated training", total=rounds)
         label = "every agent alone, for comparison"
-        self._local = self.add_task(label, total=rounds, visible=False)
+        self._alone = self.add_task(label, total=None, visible=False, unit="")
 
     def show_search(self, done: int, total: int) -> None:
         """Show how many trainings of the search of a coupling are done."""
@@ -54,10 +54,10 @@ class Display(ProgressBar):
         text = f"loss {record.loss:.4g}, objective {record.objective:.5g}"
         self.update(self._federated, completed=record.round, description=text)
 
-    def show_local_round(self, evaluation: Evaluation) -> None:
-        """Show an evaluated round of the agents' training alone."""
+    def show_alone(self, done: int, total: int) -> None:
+        """Show how far the training of every agent alone has come."""
         self._last = None
-        self.update(self._local, completed=evaluation.record.round, visible=True)
+        self.update(self._alone, completed=done, total=total, visible=True)
 
     def notify(self, message: str) -> None:
         """Print a message above the progress bar."""

@@ -33,7 +33,7 @@ def report(
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
 ) -> None:
-    """Write a page on a training: curves, every agent's model and metrics, the certificate.
+    """Write a page on a training: verdicts, the certificate, its course, every agent's model.
 
     The page is one HTML file that loads nothing from elsewhere; by default report.html in the run
     directory.
@@ -58,7 +58,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="The run directories of trainings.")],
     out: Out = None,
 ) -> None:
-    """Compare trainings: the settings that differ, and the results.
+    """Compare trainings: scores and courses, the results, the settings that differ.
 
     The page is compare.html by default.
     """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +14,17 @@ from rich.markup import escape
 
 from pcfed.cli.app import Overrides, app, console, errors, examples, print_error, say
 from pcfed.cli.display import Display, agent_table, certificate, verdicts
+from pcfed.report.live_training import LiveTraining
+from pcfed.simulation.result import Result
 from pcfed.training.outcome import Outcome
-from pcfed.training.trackers import open_trackers
-from pcfed.training.trainer import prepare
+from pcfed.training.trackers import TrackerGroup, open_trackers
+from pcfed.training.trainer import Trainer, prepare
 
 
 @app.command(
     epilog=examples(
         "pcfed train train.toml",
+        "pcfed train train.toml --live",
         "pcfed train train.toml --out runs/second --set defaults.coupling=1",
         "pcfed train train.toml --out runs/fedavg --set algorithm.name=FedAvg",
     )
@@ -44,6 +49,10 @@ def train(
     mlflow: Annotated[
         bool, typer.Option("--mlflow", help="Also record the history as a run of MLflow.")
     ] = False,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Serve the report in the browser, while the training runs."),
+    ] = False,
 ) -> None:
     """Train every agent's own model as described in a TOML file.
 
@@ -53,20 +62,57 @@ def train(
     """
     trainer = prepare(config, out, allow_import=allow_import, overrides=overrides or ())
     tracking = open_trackers(trainer, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
+    if not live:
+        _print_result(trainer, _run(trainer, tracking, workers))
+        return
+    page = LiveTraining(trainer)
+    with page.server() as server:
+        say(f"The report of the training is at {server.address}")
+        result = _run(trainer, tracking, workers, page)
+        page.end(result.message)
+        _print_result(trainer, result)
+        say(f"The report stays at {server.address} until you press Ctrl-C.")
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+def _run(
+    trainer: Trainer,
+    tracking: TrackerGroup,
+    workers: int | None,
+    page: LiveTraining | None = None,
+) -> Result:
+    """Run the training and show its progress on the terminal, and on a page if there is one."""
+    shown_by: list[Display | LiveTraining] = [] if page is None else [page]
     with Display(trainer.config.training.rounds, trainer.setup.problem.names) as display, tracking:
         tracking.notify = display.notify
+        shown_by.append(display)
+
+        def show_search(done: int, total: int) -> None:
+            for each in shown_by:
+                each.show_search(done, total)
+
+        def show_alone(done: int, total: int) -> None:
+            for each in shown_by:
+                each.show_alone(done, total)
+
         try:
             result = trainer.run(
                 workers="auto" if workers is None else workers,
-                callbacks=[display.show_round, tracking.on_evaluation],
-                local_callbacks=[display.show_local_round],
-                on_search=display.show_search,
+                callbacks=[*(each.show_round for each in shown_by), tracking.on_evaluation],
+                on_search=show_search,
+                on_alone=show_alone,
                 notify=display.notify,
             )
         except KeyboardInterrupt:  # during rounds, Ctrl-C only sets the status of the result
             display.notify("Stopped before the first round; rerun the command to begin again.")
             raise typer.Exit(130) from None
         tracking.status = result.status
+    return result
+
+
+def _print_result(trainer: Trainer, result: Result) -> None:
+    """Print the verdicts and the certificate, or why there are none."""
     if result.status == "interrupted":
         done = f"{result.state.round} of {trainer.config.training.rounds} rounds"
         command = escape(shlex.join(["pcfed", *sys.argv[1:]]))

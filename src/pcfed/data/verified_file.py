@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pcfed.errors import install_command
+
 
 class DataError(OSError):
     """The files of a data set are not available; the message says which files to put where."""
@@ -68,5 +70,5 @@ def import_optional(module: str) -> Any:
     except ImportError:
         raise ImportError(
             f"pcfed.data: {module.partition('.')[0]} is not installed; "
-            "run pip install 'pcfed[experiments]'."
+            f"run {install_command('experiments')}."
         ) from None

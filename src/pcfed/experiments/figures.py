@@ -15,10 +15,10 @@ import numpy as np
 
 from pcfed.experiments.claims import PC, budgets
 from pcfed.experiments.personal import METHODS, PersonalResults
-from pcfed.experiments.personal import OURS as RECOMMENDED
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.round_cases import Case
-from pcfed.experiments.rounds import ALGORITHMS, OURS, RoundsResults
+from pcfed.experiments.rounds import RoundsResults
+from pcfed.experiments.styles import BOUND, comparison_styles, matplotlib_style, method_styles
 from pcfed.experiments.summary import Comparison, csv_rows, infeasibility_of
 from pcfed.simulation.result import Record
 from pcfed.storage.atomic import write_atomically
@@ -26,12 +26,6 @@ from pcfed.storage.atomic import write_atomically
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""The palette of Okabe and Ito, which colour-blind readers can distinguish."""
-
-DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
-"""Line styles, which distinguish lines that overlap."""
 
 AGAINST_AGENTS = "rounds-against-agents"
 """The name of the figure of rounds over the number of agents, and of its data."""
@@ -179,14 +173,15 @@ def measured_rates(rates: Rates) -> Figure:
     """Plot measured suboptimality and infeasibility over the number of rounds, and the bounds."""
     figure, axes = _subplots(1, 2, figsize=(7.0, 3.0))
     x = [point.rounds for point in rates.points]
+    dots = matplotlib_style(method_styles([PC])[PC])
     for panel, title, quantity, bound in (
         (axes[0], "|f − f*|", attrgetter("suboptimality"), "upper"),
         (axes[1], "squared infeasibility", attrgetter("infeasibility"), "infeasibility_bound"),
     ):
         measured = [abs(quantity(point)) for point in rates.points]
         limits = [getattr(point, bound) for point in rates.points]
-        panel.loglog(x, measured, "o", ms=3, color=COLORS[0], label="measured")
-        panel.loglog(x, limits, ls=DASHES[1], color=COLORS[1], label="bound of the theorem")
+        panel.loglog(x, measured, "o", ms=3, color=dots["color"], label="measured")
+        panel.loglog(x, limits, label="bound of the theorem", **matplotlib_style(BOUND))
         panel.set_title(f"{title}, slope {rates.fit(quantity)}", fontsize=8)
         panel.set_xlabel("rounds R")
     _legend(figure, axes[0])
@@ -196,6 +191,7 @@ def measured_rates(rates: Rates) -> Figure:
 def certified_gap(rounds: RoundsResults, case: Case) -> Figure:
     """Plot the certified gap over rounds and bytes, and the infeasibility over bytes."""
     figure, axes = _subplots(1, 3, figsize=(9.0, 3.0))
+    styles = method_styles(rounds.names(case))
     for name in reversed(rounds.names(case)):
         records = rounds.best(case, name).records
         x = [each.round for each in records]
@@ -204,7 +200,7 @@ def certified_gap(rounds: RoundsResults, case: Case) -> Figure:
         outside = [max(each.infeasibility, 1e-17) for each in records]
         curves = ((x, gaps), (megabytes, gaps), (megabytes, outside))
         for panel, curve in zip(axes, curves, strict=True):
-            panel.loglog(*curve, label=name, **_style(name))
+            panel.loglog(*curve, label=name, **matplotlib_style(styles[name]))
     for panel, x_label in zip(axes, ("round", "megabytes", "megabytes"), strict=True):
         panel.set_xlabel(x_label)
     axes[0].set_ylabel("certified relative gap")
@@ -218,12 +214,13 @@ def rounds_by_agents(rounds: RoundsResults) -> Figure:
     """Plot the number of rounds to each gap over the number of agents, where it was reached."""
     cases = rounds.cases_by_agents
     targets = cases[0].targets
+    styles = method_styles(rounds.names(cases[0]))
     figure, axes = _subplots(1, len(targets), figsize=(3 * len(targets), 3.0), sharey=True)
     for panel, target in zip(axes, targets, strict=True):
         for name in reversed(rounds.names(cases[0])):
             found = [(case.agents, rounds.first(case, name, target)) for case in cases]
             x, y = [m for m, each in found if each], [each.round for _, each in found if each]
-            panel.loglog(x, y, marker="o", ms=3, label=name, **_style(name))
+            panel.loglog(x, y, marker="o", ms=3, label=name, **matplotlib_style(styles[name]))
         panel.set(title=f"gap {target:g}", xlabel="number of agents m")
         panel.set_xticks([case.agents for case in cases], [f"{case.agents:,}" for case in cases])
         panel.xaxis.set_minor_formatter("")
@@ -241,10 +238,11 @@ def own_accuracy(personal: PersonalResults) -> Figure:
     for panel in axes.flat[len(personal.cells) :]:
         panel.set_visible(False)
     heights = np.arange(len(METHODS))[::-1]
+    styles = method_styles(METHODS)
     for panel, cell in zip(axes.flat, personal.cells, strict=False):
         for height, method in zip(heights, METHODS, strict=True):
             found = personal.accuracy(cell, method)
-            color = COLORS[1] if method == RECOMMENDED else COLORS[0]
+            color = matplotlib_style(styles[method])["color"]
             width = found.high - found.mean if np.isfinite(found.high) else 0.0
             panel.errorbar(found.mean, height, xerr=width, fmt="o", ms=4, capsize=2, color=color)
         panel.set_title(cell.title, fontsize=8)
@@ -262,9 +260,10 @@ def norms(comparison: Comparison) -> Figure:
     limits = budgets(comparison)
     positions = np.arange(len(limits))
     width = 0.8 / len(comparison.results)
+    styles = comparison_styles(comparison)
     for k, name in enumerate(comparison.results):
         centers = positions + (k - (len(comparison.results) - 1) / 2) * width
-        color = _style(name, k)["color"]
+        color = matplotlib_style(styles[name])["color"]
         panel.bar(centers, comparison.norms(name), width, color=color, label=name)
     for position, limit in zip(positions, limits, strict=True):
         label = "budget" if position == 0 else "_nolegend_"
@@ -290,18 +289,10 @@ def _legend(figure: Figure, panel: Axes) -> None:
 
 def _lines(panel: Axes, comparison: Comparison, quantity: Callable[[Record], float]) -> None:
     """Plot a quantity of every run with its spread over seeds; PC-FedAvg is on top, and thick."""
-    for k, name in reversed(list(enumerate(comparison.results))):
-        curve, style = comparison.curve(name, quantity), _style(name, k)
+    styles = comparison_styles(comparison)
+    for name in reversed(list(comparison.results)):
+        curve, style = comparison.curve(name, quantity), matplotlib_style(styles[name])
         panel.plot(curve.rounds, curve.mean, label=name, **style)
         panel.fill_between(
             curve.rounds, curve.low, curve.high, color=style["color"], alpha=0.2, lw=0
         )
-
-
-def _style(name: str, position: int = 0) -> dict[str, Any]:
-    """Return how an algorithm is drawn in every figure; other names follow their position."""
-    if name == OURS:
-        return {"color": "black", "ls": "-", "lw": 2.0}
-    k = ALGORITHMS.index(name) - 1 if name in ALGORITHMS else position
-    dash = DASHES[k % len(DASHES)]
-    return {"color": COLORS[k % len(COLORS)], "ls": dash, "lw": 2.0 if name == PC else 1.2}

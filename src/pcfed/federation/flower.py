@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from pcfed.config.json_schema import toml_value
-from pcfed.errors import display_path
+from pcfed.errors import display_path, install_command
 from pcfed.federation.processes import Command, free_port
 from pcfed.storage.atomic import write_atomically
 
@@ -108,7 +108,7 @@ def program(name: str) -> Path:
     """Return one of Flower's programs, which are installed beside Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise ValueError(f"federation: {name} is not installed; run pip install 'pcfed[flower]'.")
+        raise ValueError(f"federation: {name} is not installed; run {install_command('flower')}.")
     return path
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pcfed.errors import install_command
 from pcfed.losses.base import Loss
 from pcfed.losses.least_squares import LeastSquares
 from pcfed.losses.logistic import LogisticRegression
@@ -24,6 +25,6 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] != "torch":
             raise
         raise ImportError(
-            "TorchLoss: torch is not installed; run pip install 'pcfed[torch]'."
+            f"TorchLoss: torch is not installed; run {install_command('torch')}."
         ) from None
     return TorchLoss

@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from html import escape
 from operator import attrgetter
 
-from pcfed.algorithms import PCFedAvg
 from pcfed.experiments.claims import FEASIBLE, PC
-from pcfed.experiments.rounds import ALGORITHMS, OURS
+from pcfed.experiments.styles import comparison_styles
 from pcfed.experiments.summary import Comparison, infeasibility_of
-from pcfed.report.charts import Chart, Line, Panel, Style, Trace, axes, line_panel, series_styles
+from pcfed.report.charts import Chart, Line, Panel, Trace, axes, line_panel, plotly_text
 from pcfed.report.comparison_metrics import MEGABYTE, AlgorithmMetrics
 from pcfed.simulation.result import Record
-
-RECOMMENDED = Style("text", "solid", 3.25)
-"""How the recommended algorithm is drawn: in the colour of the text."""
-
-ORDERED_COLOURS = 5
-"""Number of colours in the theme's ordered scale, for variants of one algorithm."""
-
-
-def algorithm_styles(names: Iterable[str]) -> dict[str, Style]:
-    """Return the style of each algorithm, which is the same in every chart of a page."""
-    order = list(names)
-    others = dict.fromkeys(name for name in (*ALGORITHMS, *order) if name != OURS)
-    found = {OURS: RECOMMENDED, **series_styles(others)}
-    return {name: found[name] for name in order}
-
-
-def comparison_styles(comparison: Comparison) -> dict[str, Style]:
-    """Return the style of each algorithm; variants of PC-FedAvg get an ordered colour scale."""
-    algorithms = {run.name: run.algorithm for run in comparison.setting.runs}
-    names = list(comparison.results)
-    if len(names) > 1 and all(isinstance(algorithms.get(name), PCFedAvg) for name in names):
-        last = len(names) - 1
-        return {
-            name: Style(f"ordered-{round(i * (ORDERED_COLOURS - 1) / last)}", "solid", 2)
-            for i, name in enumerate(names)
-        }
-    return algorithm_styles(names)
 
 
 def comparison_charts(comparison: Comparison, metrics: Sequence[AlgorithmMetrics]) -> list[Chart]:
@@ -109,7 +80,7 @@ def _budget_chart(c: Comparison, metrics: Sequence[AlgorithmMetrics]) -> Chart:
         traces.append(
             {
                 "type": "bar",
-                "name": escape(algorithm.name),
+                "name": plotly_text(algorithm.name),
                 "x": labels,
                 "y": [round(100 * norm / budget, 2) for norm, budget in pairs],
                 "customdata": [[round(norm, 2), budget] for norm, budget in pairs],

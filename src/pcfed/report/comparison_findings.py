@@ -11,6 +11,7 @@ from pcfed.experiments.claims import FEASIBLE, PC
 from pcfed.experiments.presets import NAMES, load_preset
 from pcfed.experiments.summary import Comparison
 from pcfed.report.comparison_metrics import AlgorithmMetrics, format_agents
+from pcfed.simulation.runner import rounds_text
 
 FALLING = 0.005
 """A loss that fell by this fraction or more in the last tenth of the rounds is still falling."""
@@ -108,7 +109,7 @@ def _unfinished(c: Comparison) -> Iterator[str]:
         return
     text = (
         f"{PC} had not converged after the last round: its loss still fell by {100 * fell:.1f} % "
-        f"in the last {after.round - before.round} rounds."
+        f"in the last {rounds_text(after.round - before.round)}."
     )
     steps = {
         run.name: run.algorithm.step

@@ -13,9 +13,10 @@ from pcfed.experiments.claims import PC, Claim, Verdict, claims
 from pcfed.experiments.personal import PersonalResults
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.rounds import RoundsResults
+from pcfed.experiments.styles import comparison_styles
 from pcfed.experiments.summary import Comparison
-from pcfed.report.charts import Style
-from pcfed.report.comparison_charts import comparison_charts, comparison_styles
+from pcfed.palette import Style
+from pcfed.report.comparison_charts import comparison_charts
 from pcfed.report.comparison_findings import differences, findings, summary
 from pcfed.report.comparison_metrics import (
     NONZERO,

@@ -6,6 +6,7 @@ A page is one file that loads nothing from elsewhere: style, scripts, charts and
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pcfed.report.charts import Chart, Style
+from pcfed.errors import install_command
+from pcfed.palette import COLOURS, Style
+from pcfed.report.charts import Chart
 from pcfed.storage.atomic import write_atomically
+
+PLOTLY = "plotly-basic.min.js"
+"""Plotly with lines, dots and bars only: this file of the npm package plotly.js-basic-dist-min."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,7 @@ class Table:
     caption: str = ""  # a visible title
     hint: str = ""  # a sentence on how to read it
     signed_colours: bool = False  # orange and blue stand for positive and negative values
+    folded: str = ""  # a title, if readers must unfold the table
     stacked: bool = False  # cells of a row are below each other on narrow screens; else it scrolls
 
 
@@ -146,6 +153,7 @@ class Page:
     sections: Sequence[Section]  # the first two levels are in the navigation
     glossary: Mapping[str, str]  # what the terms of the page mean
     notes: Sequence[Paragraph] = ()  # what to know before reading on
+    live: str = ""  # "running" or "ended" if a server updates the page
 
 
 def table_of(
@@ -161,28 +169,48 @@ def provenance_table(label: str, provenance: Mapping[str, str]) -> Table:
     return table_of(label, (), list(provenance.items()), "provenance")
 
 
+def format_number(value: float | None, digits: int = 3) -> str:
+    """Return a number for a table, or an empty string if it is unknown.
+
+    Examples
+    --------
+    >>> format_number(0.12345), format_number(None), format_number(1e-15)
+    ('0.123', '', '0')
+    """
+    if value is None or math.isnan(value):
+        return ""
+    return "0" if abs(value) < 1e-12 else f"{value:.{digits}g}"
+
+
 def write_page(page: Page, path: str | os.PathLike[str]) -> None:
     """Write a page to a file, with all text escaped; an existing file is replaced."""
+    write_atomically(Path(path), render_page(page).encode())
+
+
+def render_page(page: Page) -> str:
+    """Return a page as HTML, with all text escaped."""
     jinja = import_optional("jinja2")
     environment = jinja.Environment(
         autoescape=True,
-        loader=jinja.FunctionLoader(_asset),
+        loader=jinja.FunctionLoader(read_asset),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=jinja.StrictUndefined,
     )
     figures = _figures(page.sections)
-    # Plotly has several megabytes, so a page without charts does not include it.
-    plotly = import_optional("plotly.offline").get_plotlyjs() if figures else ""
+    # Plotly has a megabyte: a page without charts does not include it, a live page loads it once.
+    plotly = read_asset(PLOTLY) if figures and not page.live else ""
     text: str = environment.get_template("page.html").render(
         page=page,
         figures=figures,
-        style=_asset("page.css"),
-        script=_asset("page.js"),
+        style=read_asset("page.css"),
+        colours=COLOURS,
+        script=read_asset("page.js"),
         plotly=plotly,
+        plotly_file=PLOTLY,
         version=version("pcfed"),
     )
-    write_atomically(Path(path), text.encode())
+    return text
 
 
 def import_optional(module: str) -> Any:
@@ -191,9 +219,9 @@ def import_optional(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        extra = "app" if package in ("jinja2", "plotly") else "experiments"
+        extra = "app" if package == "jinja2" else "experiments"
         raise ImportError(
-            f"report: the package {package} is not installed; run pip install 'pcfed[{extra}]'."
+            f"report: the package {package} is not installed; run {install_command(extra)}."
         ) from None
 
 
@@ -213,5 +241,6 @@ def _chart_groups(sections: Sequence[Section]) -> Iterator[ChartGroup]:
         yield from _chart_groups(section.sections)
 
 
-def _asset(name: str) -> str:
+def read_asset(name: str) -> str:
+    """Return a file of this package."""
     return files("pcfed.report").joinpath(name).read_text("utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from pcfed.experiments import personal_cells
 from pcfed.experiments.personal import (
@@ -18,7 +17,9 @@ from pcfed.experiments.personal import (
     PersonalResults,
 )
 from pcfed.experiments.personal_cells import CELLS
-from pcfed.report.charts import Chart, Panel, Style, Trace, axes, series_styles
+from pcfed.experiments.styles import method_styles
+from pcfed.palette import Style
+from pcfed.report.charts import Chart, Panel, Trace, axes, plotly_text
 from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
 
 TEXT = (
@@ -35,7 +36,7 @@ def personal_section(personal: PersonalResults) -> Section:
     blocks: list[Block] = [Paragraph(TEXT), _table(personal)]
     if CELLS[0] in personal.cells:
         blocks.append(_earlier_table(personal, CELLS[0]))
-    styles = series_styles(METHODS)
+    styles = method_styles(METHODS)
     cells = [_cell_section(personal, cell, styles) for cell in personal.cells]
     return Section("personal", "Models that are good for their owners", blocks, cells)
 
@@ -110,7 +111,7 @@ def _trace(found: Interval, method: str, style: Style) -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": escape(method),
+        "name": plotly_text(method),
         "x": [round(found.mean, 4)],
         "y": [method],
         "marker": {"size": 10},

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from pcfed.experiments.rates import RatePoint, Rates
-from pcfed.report.charts import STYLES, Chart, Panel, Style, axes, rounded, series_trace
+from pcfed.experiments.rounds import PAPER
+from pcfed.experiments.styles import BOUND, METHOD_STYLES
+from pcfed.report.charts import Chart, Panel, axes, rounded, series_trace
 from pcfed.report.page import BulletList, ChartGroup, Paragraph, Section
-
-BOUND_STYLE = Style("series-1", "6px,5px", 2)
 
 Quantity = Callable[[RatePoint], float]
 SUBOPTIMALITY: Quantity = attrgetter("suboptimality")
@@ -54,9 +54,9 @@ def _panel(heading: str, rates: Rates, quantity: Quantity, bound: Quantity) -> P
     rounds = [float(point.rounds) for point in rates.points]
     measured = rounded(abs(quantity(point)) for point in rates.points)
     bounds = rounded(abs(bound(point)) for point in rates.points)
-    dots = series_trace("measured", rounds, measured, STYLES[0], mode="markers")
+    dots = series_trace("measured", rounds, measured, METHOD_STYLES[PAPER], mode="markers")
     dots["marker"] = {"size": 8}
-    line = series_trace("bound", rounds, bounds, BOUND_STYLE)
+    line = series_trace("bound", rounds, bounds, BOUND)
     slope = rates.fit(quantity)
     description = f"{heading} over the number of rounds, both logarithmic. Fitted slope {slope}."
     return Panel(heading, description, [dots, line], axes("rounds R", "", log_x=True, log_y=True))

@@ -17,8 +17,9 @@ from pcfed.experiments.rounds import (
     GapRecord,
     RoundsResults,
 )
-from pcfed.report.charts import Chart, Line, Panel, Style, line_panel
-from pcfed.report.comparison_charts import algorithm_styles
+from pcfed.experiments.styles import method_styles
+from pcfed.palette import Style
+from pcfed.report.charts import Chart, Line, Panel, line_panel
 from pcfed.report.comparison_metrics import MEGABYTE
 from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
 
@@ -44,7 +45,7 @@ def rounds_section(rounds: RoundsResults) -> Section:
 
 def _case_section(rounds: RoundsResults, case: Case) -> Section:
     """Return the charts and the table of one case."""
-    styles = algorithm_styles(rounds.names(case))
+    styles = method_styles(rounds.names(case))
 
     records = {name: rounds.best(case, name).records for name in styles}
 
@@ -119,7 +120,7 @@ def _family_section(rounds: RoundsResults) -> Section:
     """Return the chart of rounds by number of agents, and the tables of the family."""
     cases = rounds.cases_by_agents
     family = [case for case in rounds.cases if case.problem == FAMILY]
-    styles = algorithm_styles(rounds.names(cases[0]))
+    styles = method_styles(rounds.names(cases[0]))
     caption = (
         f"Both axes are logarithmic. {FAMILY_STEPS} local steps, all agents in every round. A line "
         "has the numbers of agents for which the algorithm reached the gap."

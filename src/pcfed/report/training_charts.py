@@ -1,30 +1,59 @@
-"""Charts of trainings over rounds: objective, loss, scores, distances from the sets."""
+"""Charts of trainings over rounds: distance from the optimum, objective, scores, feasibility."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pcfed.report.charts import Chart, Line, Panel, Style, line_panel, series_styles
+from pcfed.palette import Style, series_styles
+from pcfed.report.charts import (
+    Chart,
+    Line,
+    Panel,
+    Trace,
+    keep_outliers_at_the_edge,
+    line_panel,
+    plotly_text,
+    rounded,
+    row_height,
+    row_layout,
+)
 from pcfed.simulation.result import Record
 from pcfed.training.saved_run import SavedRun
-
-Quantity = Callable[[Record], float]
-OBJECTIVE: Quantity = attrgetter("objective")
-LOSS: Quantity = attrgetter("loss")
 
 MAX_POINTS = 600
 """Largest number of points of a line; a screen cannot show more."""
 MAX_LINES = 8
 """Largest number of agents with a line of their own."""
+MAX_ROWS = 30
+"""Largest number of agents in a comparison of scores."""
 
-DISTANCE_CAPTION = (
-    "The models are shown before they are made feasible. A distance of zero (feasible) cannot be "
-    "shown on a logarithmic axis."
+FEASIBLE = 1e-6
+"""A model counts as inside its set up to this distance."""
+
+ROUNDING = 1e-12
+"""Smaller differences are rounding errors, as a fraction of the objective."""
+
+CERTIFIED = "Certified relative gap"
+ABOVE_BEST = "Objective above its smallest value"
+GAP_CAPTION = (
+    "How far above the optimum the models are at most: their objective minus the certified lower "
+    "bound of the end, as a fraction of the objective at the end. The axis is logarithmic."
 )
+BEST_CAPTION = (
+    "Without a certified lower bound, which there is at the end at the earliest, the first chart "
+    "has the objective minus its smallest value, on a logarithmic axis."
+)
+DISTANCE_CAPTION = (
+    "Distances are those of the models before they are made feasible. A distance of zero "
+    "(feasible) cannot be shown on a logarithmic axis."
+)
+CUT_CAPTION = "Values far from those of the later rounds are beyond the axis."
+
+
+# -- one training -------------------------------------------------------------------------------
 
 
 def agent_styles(run: SavedRun) -> dict[str, Style]:
@@ -33,68 +62,165 @@ def agent_styles(run: SavedRun) -> dict[str, Style]:
 
 
 def overall_chart(run: SavedRun) -> Chart:
-    """Return the objective and the loss of one training."""
-    history = subsampled(run.history)
+    """Return how far the models are from the optimum, and their objective."""
     name = run.path.name or "run"
     styles = {name: Style("text", "solid", 2.25)}
-    panels = [
-        line_panel("Objective", {name: _line(history, OBJECTIVE)}, styles, "round", "objective"),
-        line_panel(
-            "Loss at the shared model", {name: _line(history, LOSS)}, styles, "round", "loss"
-        ),
-    ]
-    caption = "The objective has losses at the shared and at own models, and the coupling term."
-    return Chart("All agents", caption, panels)
+    panels, captions = [], []
+    line, is_certified = gap_line(run)
+    if line is not None:
+        heading = CERTIFIED if is_certified else ABOVE_BEST
+        title = "relative gap" if is_certified else "above the best"
+        panels.append(line_panel(heading, {name: line}, styles, "round", title, log_y=True))
+        captions.append(GAP_CAPTION if is_certified else BEST_CAPTION)
+    else:
+        captions.append("The objective is that of the models before they are made feasible.")
+    objective = _objective_line(run)
+    panels.append(
+        line_panel("Objective", {name: objective}, styles, "round", "objective", robust=True)
+    )
+    captions.append(_cut_caption(panels))
+    return Chart("All agents", " ".join(filter(None, captions)), panels)
 
 
-def agents_chart(run: SavedRun) -> Chart:
-    """Return the distance from the set, and the score if there is one, with a line per agent."""
+def gap_line(run: SavedRun) -> tuple[Line | None, bool]:
+    """Return how far above the optimum the feasible models are at most, and if that is certified.
+
+    Without a certified lower bound, it is how far they are above their smallest objective. There is
+    no line if fewer than two evaluated rounds have feasible models: the objective of others says
+    nothing about the optimum.
+    """
+    feasible = [r for r in subsampled(run.history) if r.infeasibility.max() <= FEASIBLE]
+    feasible = [r for r in feasible if math.isfinite(r.objective)]
+    if len(feasible) < 2:
+        return None, False
+    rounds, outcome = [record.round for record in feasible], run.outcome
+    low, scale, is_certified = min(record.objective for record in feasible), 1.0, False
+    if outcome is not None and outcome.objective is not None and outcome.gap is not None:
+        low, scale = outcome.objective - outcome.gap, abs(outcome.objective) or 1.0
+        is_certified = True
+    gaps = [(record.objective - low) / scale for record in feasible]
+    # Near the smallest value itself, differences are rounding errors.
+    floor = 0.0 if is_certified else ROUNDING * abs(low)
+    return Line(rounds, [gap if gap > floor else math.nan for gap in gaps]), is_certified
+
+
+def agents_chart(run: SavedRun) -> Chart | None:
+    """Return scores and distances from the sets by agent; None if there are no such values."""
     history = subsampled(run.history)
     rounds = [record.round for record in history]
-    drawn = _drawn_agents(run)
-    styles = agent_styles(run)
+    drawn, styles = _drawn_agents(run), agent_styles(run)
 
     def panel(heading: str, y_title: str, field: str, *, log: bool = False) -> Panel:
         values = np.array([getattr(record, field) for record in history])
         lines = {run.names[i]: Line(rounds, values[:, i].tolist()) for i in drawn}
-        return line_panel(heading, lines, styles, "round", y_title, log_y=log)
+        return line_panel(heading, lines, styles, "round", y_title, log_y=log, robust=not log)
 
-    panels = [panel("Distance from the agent's set", "distance", "infeasibility", log=True)]
+    panels, captions = [], []
     if _has_scores(history):
         panels.append(panel("Score on held-out rows", "score", "test_accuracy"))
-    caption = DISTANCE_CAPTION
+        captions.append(_cut_caption(panels))
+    if _is_infeasible(history):
+        panels.append(panel("Distance from the own set", "distance", "infeasibility", log=True))
+        captions.append(DISTANCE_CAPTION)
+    if not panels:
+        return None
     if len(drawn) < len(run.names):
-        caption += (
-            f" Only the {len(drawn)} agents with the largest distances are drawn, "
-            f"of {len(run.names)}."
+        captions.append(
+            f"Only {len(drawn)} of {len(run.names)} agents are drawn: those farthest from their "
+            "sets, then those with the lowest scores."
         )
-    return Chart("Each agent", caption, panels)
+    title = "Each agent" if len(panels) > 1 else f"{panels[0].heading}, by agent"
+    return Chart(title, " ".join(filter(None, captions)), panels)
 
 
-def compared_runs_chart(runs: Mapping[str, SavedRun]) -> list[Chart]:
-    """Return a chart with one line per training, or nothing if no training has a history."""
+# -- several trainings --------------------------------------------------------------------------
+
+
+def compared_scores_chart(runs: Mapping[str, SavedRun], styles: Mapping[str, Style]) -> list[Chart]:
+    """Return every agent's score by training as dots, if all trainings have the same agents."""
+    outcomes = {name: run.outcome for name, run in runs.items() if run.outcome is not None}
+    agents = {run.names for run in runs.values()}
+    kinds = {outcome.score_name for outcome in outcomes.values()}
+    if len(outcomes) < len(runs) or len(agents) > 1 or len(kinds) > 1:
+        return []
+    names, score_name = agents.pop()[:MAX_ROWS], kinds.pop()
+    scores = {
+        name: [agent.score for agent in outcome.agents[: len(names)]]
+        for name, outcome in outcomes.items()
+    }
+    if not any(score is not None for each in scores.values() for score in each):
+        return []
+    # Dots of a row are a little apart, so that equal scores do not hide each other.
+    offsets = dict(zip(runs, np.linspace(-0.25, 0.25, len(runs)).tolist(), strict=True))
+    traces = [_score_dots(name, names, scores[name], styles[name], offsets[name]) for name in runs]
+    layout = row_layout(names, score_name)
+    caption = f"The {score_name} of every agent's own model on its held-out rows."
+    if keep_outliers_at_the_edge(traces, layout):
+        caption += " A triangle at an end of the axis is a score beyond it."
+    if len(names) < len(outcomes[next(iter(outcomes))].agents):
+        caption += f" Only the first {len(names)} agents are drawn."
+    description = f"Dot plot of {score_name} by agent, for {', '.join(runs)}."
+    panel = Panel("Scores", description, traces, layout, row_height(len(names)))
+    return [Chart(f"Scores of the own models: {score_name}", caption, [panel])]
+
+
+def compared_runs_chart(runs: Mapping[str, SavedRun], styles: Mapping[str, Style]) -> list[Chart]:
+    """Return the course of the trainings with one line each, or nothing without any history."""
     histories = {name: subsampled(run.history) for name, run in runs.items() if run.history}
     if not histories:
         return []
-    styles = series_styles(runs)
+    panels, captions = [], []
+    gaps = {name: gap_line(runs[name]) for name in histories}
+    certified = {name: line for name, (line, proved) in gaps.items() if line and proved}
+    if certified:
+        y_title = "relative gap"
+        panels.append(line_panel(CERTIFIED, certified, styles, "round", y_title, log_y=True))
+        captions.append(GAP_CAPTION)
+    scored = {name: history for name, history in histories.items() if _has_scores(history)}
+    if scored:
+        lines = {
+            name: Line([r.round for r in history], [_mean_score(r) for r in history])
+            for name, history in scored.items()
+        }
+        heading = "Mean score on held-out rows"
+        panels.append(line_panel(heading, lines, styles, "round", "score", robust=True))
+    lines = {name: _objective_line(runs[name]) for name in histories}
+    panels.append(line_panel("Objective", lines, styles, "round", "objective", robust=True))
+    captions.append("Objectives can be compared where the problem is the same.")
+    outside = {name: history for name, history in histories.items() if _is_infeasible(history)}
+    if outside:
+        lines = {
+            name: Line([r.round for r in history], [float(r.infeasibility.max()) for r in history])
+            for name, history in outside.items()
+        }
+        heading = "Largest distance from a set"
+        panels.append(line_panel(heading, lines, styles, "round", "distance", log_y=True))
+        captions.append(DISTANCE_CAPTION)
+    captions.append(_cut_caption(panels))
+    return [Chart("Course of the trainings", " ".join(filter(None, captions)), panels)]
 
-    def panel(heading: str, y_title: str, quantity: Quantity, *, log: bool = False) -> Panel:
-        lines = {name: _line(history, quantity) for name, history in histories.items()}
-        return line_panel(heading, lines, styles, "round", y_title, log_y=log)
 
-    panels = [
-        panel("Objective", "objective", OBJECTIVE),
-        panel("Loss at the shared model", "loss", LOSS),
-        panel(
-            "Largest distance from a set",
-            "distance",
-            lambda r: float(r.infeasibility.max()),
-            log=True,
-        ),
-    ]
-    if all(_has_scores(history) for history in histories.values()):
-        panels.append(panel("Mean score on held-out rows", "score", _mean_score))
-    return [Chart("All trainings", DISTANCE_CAPTION, panels)]
+def _score_dots(
+    name: str, agents: Sequence[str], scores: Sequence[float | None], style: Style, offset: float
+) -> Trace:
+    """Return the scores of one training, one dot per agent."""
+    rows = [(i, score) for i, score in enumerate(scores) if score is not None]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plotly_text(name),
+        "x": rounded(score for _, score in rows),
+        "y": [round(i + offset, 3) for i, _ in rows],
+        "marker": {"size": 10, "symbol": "circle" if style.dash == "solid" else "diamond-open"},
+        "text": [
+            f"{plotly_text(agents[i])}, {plotly_text(name)}: {score:.4g}" for i, score in rows
+        ],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"series": name, "colour": style.colour},
+    }
+
+
+# -- histories ----------------------------------------------------------------------------------
 
 
 def subsampled(history: Sequence[Record]) -> list[Record]:
@@ -106,16 +232,26 @@ def subsampled(history: Sequence[Record]) -> list[Record]:
 
 
 def _drawn_agents(run: SavedRun) -> list[int]:
-    """Return the indices of all agents, or of those with the largest distances if too many."""
+    """Return the indices of all agents, or of some if there are too many.
+
+    These are the agents that were farthest from their sets, then those with the lowest scores.
+    """
     m = len(run.names)
     if m <= MAX_LINES:
         return list(range(m))
-    worst = np.nanmax([record.infeasibility for record in run.history], axis=0, initial=0.0)
-    return sorted(np.argsort(-worst, kind="stable")[:MAX_LINES].tolist())
+    farthest = np.nanmax([record.infeasibility for record in run.history], axis=0, initial=0.0)
+    farthest[farthest <= FEASIBLE] = 0.0
+    scores = np.nan_to_num(run.history[-1].test_accuracy, nan=math.inf)
+    return sorted(np.lexsort((scores, -farthest))[:MAX_LINES].tolist())
 
 
-def _line(history: Sequence[Record], quantity: Quantity) -> Line:
-    return Line([record.round for record in history], [quantity(record) for record in history])
+def _objective_line(run: SavedRun) -> Line:
+    history = subsampled(run.history)
+    return Line([record.round for record in history], [record.objective for record in history])
+
+
+def _cut_caption(panels: Sequence[Panel]) -> str:
+    return CUT_CAPTION if any("range" in panel.layout["yaxis"] for panel in panels) else ""
 
 
 def _mean_score(record: Record) -> float:
@@ -125,3 +261,8 @@ def _mean_score(record: Record) -> float:
 
 def _has_scores(history: Sequence[Record]) -> bool:
     return any(np.isfinite(record.test_accuracy).any() for record in history)
+
+
+def _is_infeasible(history: Sequence[Record]) -> bool:
+    """Return whether a model was outside its set in some round."""
+    return any(record.infeasibility.max() > FEASIBLE for record in history)

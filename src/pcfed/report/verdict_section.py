@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from html import escape
-from typing import Any
 
-from pcfed.report.charts import Chart, Panel, Style, Trace, rounded, series_styles
-from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
+from pcfed.palette import Style, series_styles
+from pcfed.report.charts import (
+    Chart,
+    Panel,
+    Trace,
+    keep_outliers_at_the_edge,
+    plotly_text,
+    rounded,
+    row_height,
+    row_layout,
+)
+from pcfed.report.page import Block, Cell, ChartGroup, Details, Paragraph, RowGroup, Section, Table
 from pcfed.training.outcome import AgentOutcome, Outcome
 
 MAX_DRAWN = 30
 """Largest number of agents in the charts: those with the worst verdicts."""
 MAX_ROWS = 200
 """Largest number of agents in the table of verdicts."""
+MAX_UNFOLDED = 12
+"""Readers can unfold tables of more agents."""
+MAX_NOTES = 3
+"""Largest number of warnings above the charts; readers can unfold the others."""
 MAX_WARNINGS = 30
 """Largest number of warnings that are shown."""
-MAX_NAME_LENGTH = 18
-"""Longer names of agents are cut in the charts."""
 
 OWN, ALONE, SHARED = "own model", "training alone", "shared model"
 OFFSETS = {OWN: -0.22, ALONE: 0.0, SHARED: 0.22}
@@ -37,7 +46,7 @@ VERDICT_WORDS = {
 CAPTION = (
     "Scores on the agent's held-out rows. The line through a dot is the 95 % interval of the "
     "difference from the own model: where it does not reach the dot of the own model, the "
-    "difference is clear."
+    "difference is clear. A triangle at an end of the axis is a score beyond it."
 )
 TRAINING_CAPTION = (
     "Scores on the agent's own rows, on which its model was trained: no rows are held out, so they "
@@ -50,14 +59,17 @@ LIMIT_CAPTION = (
 
 
 def verdict_section(place: str, outcome: Outcome) -> Section:
-    """Return the warnings, charts of scores and limits, and the table of verdicts."""
+    """Return how many models are better, warnings, charts of scores and limits, and a table."""
     warnings = [warning.sentence for warning in outcome.warnings]
-    blocks: list[Block] = [Paragraph(each, css_class="note") for each in warnings[:MAX_WARNINGS]]
-    if len(warnings) > MAX_WARNINGS:
-        text = f"{len(warnings) - MAX_WARNINGS} more warnings are in outcome.json."
-        blocks.append(Paragraph(text, css_class="hint"))
+    blocks: list[Block] = []
     if counts := _counts(outcome):
         blocks.append(Paragraph(counts, "Own models against training alone:"))
+    blocks += [Paragraph(each, css_class="note") for each in warnings[:MAX_NOTES]]
+    if more := warnings[MAX_NOTES:MAX_WARNINGS]:
+        left_out = len(warnings) - MAX_WARNINGS
+        end = [f"{left_out} more warnings are in outcome.json."] if left_out > 0 else []
+        noun = "warning" if len(more) == 1 else "warnings"
+        blocks.append(Details(f"{len(more)} more {noun}", text="\n".join(more + end)))
     charts = _charts(outcome)
     if charts:
         styles = series_styles(_drawn_series(outcome))
@@ -112,15 +124,17 @@ def _charts(outcome: Outcome) -> list[Chart]:
     charts = []
     if series:
         panel = _score_panel(outcome.score_name, agents, series)
-        caption = CAPTION
-        if not any(agent.held_out for agent in agents):
-            caption = TRAINING_CAPTION
-            text = panel.description.replace("held-out rows", "rows of the training")
-            panel = replace(panel, description=text)
+        caption = CAPTION if _have_held_out_rows(agents) else TRAINING_CAPTION
         charts.append(Chart(f"Scores: {outcome.score_name}", caption + only, [panel]))
     if any(agent.usage is not None and agent.usage.share is not None for agent in agents):
         charts.append(Chart("Limits", LIMIT_CAPTION + only, [_limit_panel(agents)]))
     return charts
+
+
+def _have_held_out_rows(agents: Sequence[AgentOutcome]) -> bool:
+    """Return whether scores are of held-out rows; agents of a federation have none."""
+    # Files of version 0.1 have neither comparisons nor the number of held-out rows.
+    return not any(each.against_average and not each.held_out for each in agents)
 
 
 def _score_panel(score_name: str, agents: Sequence[AgentOutcome], series: Sequence[str]) -> Panel:
@@ -128,8 +142,11 @@ def _score_panel(score_name: str, agents: Sequence[AgentOutcome], series: Sequen
     styles = series_styles(series)
     traces = [_dots(name, score_name, agents, styles[name]) for name in series]
     texts = [f"{each.agent}: {each.verdict}" for each in agents if each.verdict]
-    description = f"Dot plot of {score_name} on held-out rows. {'. '.join(texts)}."
-    return Panel("Scores", description, traces, _layout(agents, score_name), _height(agents))
+    rows = "held-out rows" if _have_held_out_rows(agents) else "rows of the training"
+    description = f"Dot plot of {score_name} on {rows}. {'. '.join(texts)}."
+    layout = row_layout([agent.agent for agent in agents], score_name)
+    keep_outliers_at_the_edge(traces, layout)
+    return Panel("Scores", description, traces, layout, row_height(len(agents)))
 
 
 def _dots(name: str, score_name: str, agents: Sequence[AgentOutcome], style: Style) -> Trace:
@@ -151,8 +168,10 @@ def _dots(name: str, score_name: str, agents: Sequence[AgentOutcome], style: Sty
         y.append(i + OFFSETS[name])
         below.append(max(0.0, score - ends[0]))
         above.append(max(0.0, ends[1] - score))
-        sentence = "" if comparison is None else f"<br>own model: {escape(comparison.sentence)}"
-        texts.append(f"{escape(agent.agent)}, {name}: {score:.4g}{sentence}")
+        sentence = (
+            "" if comparison is None else f"<br>own model: {plotly_text(comparison.sentence)}"
+        )
+        texts.append(f"{plotly_text(agent.agent)}, {name}: {score:.4g}{sentence}")
     return {
         "type": "scatter",
         "mode": "markers",
@@ -178,50 +197,40 @@ def _limit_panel(agents: Sequence[AgentOutcome]) -> Panel:
     """Return a bar per agent that shows how full its limit is."""
     usages = [agent.usage for agent in agents]
     texts = ["" if usage is None else usage.text for usage in usages]
-    trace = {
+    rows, meta = list(range(len(agents))), {"series": "limits", "colour": "limit"}
+    bars: Trace = {
         "type": "bar",
         "orientation": "h",
         "name": "limits",
         "x": rounded(100 * (usage.share or 0.0) if usage else 0.0 for usage in usages),
-        "y": list(range(len(agents))),
-        "text": [escape(text) for text in texts],
-        "textposition": "inside",  # from the left end, beyond the end of a short bar
-        "insidetextanchor": "start",
-        "textangle": 0,
-        "constraintext": "none",
+        "y": rows,
+        "hoverinfo": "skip",
+        "meta": meta,
+    }
+    # Beside the bars, because the text of a bar is not shown where the bar has no length.
+    labels: Trace = {
+        "type": "scatter",
+        "mode": "text",
+        "name": "limits",
+        "x": [0] * len(agents),
+        "y": rows,
+        "text": [f" {plotly_text(text)}" for text in texts],
+        "textposition": "middle right",
         "cliponaxis": False,
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"series": "limits", "colour": "limit"},
+        "hoverinfo": "skip",
+        "meta": meta,
     }
     pairs = zip(agents, texts, strict=True)
     described = ". ".join(f"{agent.agent}: {text}" for agent, text in pairs)
-    layout = _layout(agents, "percent of the limit")
+    layout = row_layout([agent.agent for agent in agents], "percent of the limit")
     layout["xaxis"]["range"] = [0, 100]
-    return Panel("Limits", f"Bar chart of limits. {described}.", [trace], layout, _height(agents))
-
-
-def _layout(agents: Sequence[AgentOutcome], x_title: str) -> dict[str, Any]:
-    """Return the layout of a chart with a row per agent, the first at the top."""
-    names = [agent.agent for agent in agents]
-    short = [
-        name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
-        for name in names
-    ]
-    rows = {
-        "tickvals": list(range(len(agents))),
-        "ticktext": [escape(name) for name in short],
-        "range": [len(agents) - 0.5, -0.5],
-        "zeroline": False,
-        "title": {"text": ""},
-        "nticks": 0,
-    }
-    x = {"title": {"text": x_title}, "zeroline": False}
-    return {"xaxis": x, "yaxis": rows, "hovermode": "closest"}
-
-
-def _height(agents: Sequence[AgentOutcome]) -> float:
-    """Return the height of a chart with a row per agent, in rem."""
-    return 4.5 + 2.25 * len(agents)
+    return Panel(
+        "Limits",
+        f"Bar chart of limits. {described}.",
+        [bars, labels],
+        layout,
+        row_height(len(agents)),
+    )
 
 
 # -- the table ----------------------------------------------------------------------------------
@@ -253,4 +262,5 @@ def _verdict_table(outcome: Outcome) -> Table:
         hint="Every interval is for one agent: of 20 agents without any difference, about one is "
         "expected to show one.",
         stacked=True,
+        folded=f"All {len(rows)} verdicts in words" if len(rows) > MAX_UNFOLDED else "",
     )

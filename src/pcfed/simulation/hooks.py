@@ -14,7 +14,7 @@ from pcfed.simulation.interrupt import PendingSignal
 from pcfed.simulation.output import OutputIterate
 from pcfed.simulation.progress import ProgressLine
 from pcfed.simulation.result import Status
-from pcfed.simulation.runner import Ending, Evaluation, Hook, Runner
+from pcfed.simulation.runner import Ending, Evaluation, Hook, Runner, rounds_text
 from pcfed.storage.journal import Journal
 
 Stop = Callable[[Evaluation], bool]
@@ -109,7 +109,7 @@ class StopHook(Hook):
     def on_evaluation(self, runner: Runner, evaluation: Evaluation) -> None:
         """End the run if the rule returns True."""
         if runner.ending is None and self._stop(evaluation):
-            message = f"{runner.state.round} rounds done; stop ended the run."
+            message = f"{rounds_text(runner.state.round)} done; stop ended the run."
             runner.ending = Ending("stopped", message)
 
 

@@ -47,6 +47,17 @@ class Evaluation:
         return self._engine.center(self._state)
 
 
+def rounds_text(number: int) -> str:
+    """Return a number of rounds in words.
+
+    Examples
+    --------
+    >>> rounds_text(1), rounds_text(30)
+    ('1 round', '30 rounds')
+    """
+    return f"{number} round" if number == 1 else f"{number} rounds"
+
+
 @dataclass(frozen=True)
 class Ending:
     """Why a run ended."""
@@ -135,7 +146,7 @@ class Runner:
             for hook in self._hooks:
                 hook.after_round(self, index)
         if self.ending is None:
-            self.ending = Ending("finished", f"{self.state.round} rounds done.")
+            self.ending = Ending("finished", f"{rounds_text(self.state.round)} done.")
         for hook in self._hooks:
             hook.on_end(self)
         self.workspace.clear()

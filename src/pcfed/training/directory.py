@@ -5,7 +5,7 @@ checkpoint.npz    the last checkpoint, beside it the one before
 history.jsonl     one record per line
 log.txt           events with times
 steps.json        how often the step was halved, if it was (`pcfed.training.step_search`)
-local.npz         the checkpoint of the trainings of single agents
+local.npz         the checkpoint of the trainings of single agents, of modules only
 local_steps.json  how often their step was halved, if it was
 outcome.json      the metrics of the result (`pcfed.training.outcome`)
 result.npz        the last state and models, written at the end

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.errors import one_line
+from pcfed.errors import install_command, one_line
 from pcfed.storage.atomic import write_atomically
 from pcfed.training.trained_models import TrainedModels
 
@@ -133,7 +133,7 @@ def _import_torch() -> Any:
         return importlib.import_module("torch")
     except ImportError:
         raise ImportError(
-            "export: torch is not installed; run pip install 'pcfed[torch]'."
+            f"export: torch is not installed; run {install_command('torch')}."
         ) from None
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pcfed.config.fields import LayerSets
 from pcfed.config.train_file import Config
 from pcfed.data.readers import read_bytes
-from pcfed.errors import did_you_mean, display_path, one_line
+from pcfed.errors import did_you_mean, display_path, install_command, one_line
 from pcfed.losses import Loss
 from pcfed.sets import Blocks, ConvexSet
 from pcfed.storage.atomic import FileError
@@ -49,7 +49,7 @@ def load_module(config: Config, *, allow_import: bool) -> tuple[Any, str]:
         torch = importlib.import_module("torch")
     except ImportError:
         raise ValueError(
-            f"{where} needs PyTorch, which is not installed; run pip install 'pcfed[torch]'."
+            f"{where} needs PyTorch, which is not installed; run {install_command('torch')}."
         ) from None
     path = config.located(str(file))
     if not path.is_file():

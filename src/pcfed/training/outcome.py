@@ -228,7 +228,7 @@ def evaluate_training(
     setup: TrainingSetup,
     result: Result,
     trained: TrainedModels,
-    local: Result | None,
+    alone: Float64Array | None,
     notes: tuple[str, ...],
 ) -> Outcome:
     """Return the summary of a training that has ended.
@@ -249,7 +249,7 @@ def evaluate_training(
     if setup.scaling is not None:
         *rows, average = setup.scaling.to_standardized_units(np.vstack([own, average]))
         own = np.array(rows)
-    agents = tuple(_evaluate_agents(setup, result, trained, local, own, average))
+    agents = tuple(_evaluate_agents(setup, result, trained, alone, own, average))
     return Outcome(
         status=result.status,
         rounds=result.state.round,
@@ -270,7 +270,7 @@ def _evaluate_agents(
     setup: TrainingSetup,
     result: Result,
     trained: TrainedModels,
-    local: Result | None,
+    alone: Float64Array | None,
     own: Float64Array,
     average: Float64Array,
 ) -> Iterator[AgentOutcome]:
@@ -283,7 +283,7 @@ def _evaluate_agents(
     directions = -_coefficient_gradients(setup, result, own)[:, :k]
     for i, agent in enumerate(problem.agents):
         constraint, model = setup.constraints[i], trained.models[i]
-        alone = None if local is None else agent.feasible_set.project(local.models[i])
+        lone = None if alone is None else agent.feasible_set.project(alone[i])
         excluded = constraint.distance(trained.average[:k]) > 1e-6 * np.linalg.norm(model[:k])
         reason = "its limit excludes the shared model" if excluded else ""
         usage = constraint.usage(model[:k], directions[i])
@@ -296,9 +296,9 @@ def _evaluate_agents(
             held_out=setup.tests[i],
             score=_score(agent.test, own[i], score_name),
             average_score=_score(agent.test, average, score_name),
-            local_score=_score(agent.test, alone, score_name),
+            local_score=_score(agent.test, lone, score_name),
             against_alone=_compare(
-                agent, own[i], alone, "training alone", score_name, advice(agent)
+                agent, own[i], lone, "training alone", score_name, advice(agent)
             ),
             against_average=_compare(
                 agent, own[i], average, "the shared model", score_name, reason

@@ -32,6 +32,7 @@ class SavedRun:
     outcome: Outcome | None
     models: TrainedModels | None
     log: str  # the end of the log
+    known_names: tuple[str, ...] = ()  # the agents, if a running training has given them
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,6 +43,8 @@ class SavedRun:
             return tuple(each.agent for each in self.outcome.agents)
         if self.config.data.agent is None:
             return tuple(agent.name for agent in self.config.agents)
+        if self.known_names:
+            return self.known_names
         num_agents = len(self.history[-1].infeasibility) if self.history else 0
         return tuple(f"agent {i + 1}" for i in range(num_agents))
 

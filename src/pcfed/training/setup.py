@@ -29,7 +29,7 @@ from pcfed.training.modules import constraint_for_module, initial_parameters, lo
 from pcfed.training.step_search import with_trial_step
 from pcfed.training.targets import read_targets
 
-MAX_SCALE_RATIO = 100.0
+MAX_SCALE_RATIO = 30.0
 """There is a warning if the scales of two columns differ by a larger factor."""
 
 
@@ -415,8 +415,8 @@ def _different_scales(where: str, columns: Sequence[str], scaling: Scaling) -> I
     ratio = scales[large] / scales[small]
     if ratio > MAX_SCALE_RATIO:
         yield (
-            f"{where}: {short_repr(columns[large], 30)} is about {ratio:.0e} times as large as "
-            f"{short_repr(columns[small], 30)}, which makes training slow; set "
+            f"{where}: {columns[large]} is about {ratio:.0e} times as large as "
+            f"{columns[small]}, which makes training slow; set "
             "data.standardize = true."
         )
 

@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from pcfed.algorithms import Algorithm
+from pcfed.arrays import Float64Array
 from pcfed.config.train_file import Config, load_config
 from pcfed.guarantees import Gap
 from pcfed.problem import Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
 from pcfed.simulation.result import Result
+from pcfed.simulation.runner import rounds_text
 from pcfed.simulation.threads import Workers
+from pcfed.training.alone import can_be_solved, solve_alone
 from pcfed.training.directory import RunDirectory
 from pcfed.training.modules import user_code_errors
 from pcfed.training.outcome import Outcome, evaluate_training
@@ -36,6 +39,9 @@ from pcfed.training.tuned_config import find_coupling
 
 Callback = Callable[[Evaluation], object]
 """A function of an evaluated round."""
+
+OnProgress = Callable[[int, int], None]
+"""A function of how much is done, and of how much there is to do."""
 
 Notify = Callable[[str], object]
 """A function that shows a message to the user."""
@@ -64,8 +70,8 @@ class Trainer:
         *,
         workers: Workers = "auto",
         callbacks: Sequence[Callback] = (),
-        local_callbacks: Sequence[Callback] = (),
-        on_search: Callable[[int, int], None] = lambda done, total: None,
+        on_search: OnProgress = lambda done, total: None,
+        on_alone: OnProgress = lambda done, total: None,
         notify: Notify = lambda text: None,
     ) -> Result:
         """Start or resume the training, and save its models and its summary.
@@ -76,11 +82,12 @@ class Trainer:
             Number of threads, which does not change the results (`pcfed.run`).
         callbacks : sequence of callables
             Called with each evaluated round.
-        local_callbacks : sequence of callables
-            Called with each evaluated round of the comparison, in which every agent trains alone.
         on_search : callable
             Called while a coupling is searched, with the number of trainings that are done, and of
             all.
+        on_alone : callable
+            Called while agents train alone, for comparison, with what is done, and all: agents, or
+            rounds of modules.
         notify : callable
             Called with warnings and other messages for the user, which are also logged.
 
@@ -102,9 +109,9 @@ class Trainer:
             _warnings_sent_to(log_and_notify),
         ):
             trainer = self._with_coupling(log_and_notify, on_search)
-            return trainer._train_and_save(workers, callbacks, local_callbacks, log_and_notify)
+            return trainer._train_and_save(workers, callbacks, on_alone, log_and_notify)
 
-    def _with_coupling(self, notify: Notify, on_search: Callable[[int, int], None]) -> Trainer:
+    def _with_coupling(self, notify: Notify, on_search: OnProgress) -> Trainer:
         """Return the training with a number for the coupling "auto", if that is used.
 
         It is recorded in config.json, so that a training that is resumed does not search again.
@@ -135,7 +142,7 @@ class Trainer:
         self,
         workers: Workers,
         callbacks: Sequence[Callback],
-        local_callbacks: Sequence[Callback],
+        on_alone: OnProgress,
         notify: Notify,
     ) -> Result:
         """Run the training, and save its models and its summary."""
@@ -150,7 +157,7 @@ class Trainer:
             earlier = None
         result = replace(result, message=self._message(result, earlier))
         try:
-            return self._finish(result, workers, local_callbacks)
+            return self._finish(result, workers, on_alone)
         except ProjectionError as error:
             self.directory.outcome.unlink(missing_ok=True)
             notify(f"no models are saved: {error}")
@@ -162,8 +169,8 @@ class Trainer:
         if done > asked:
             return (
                 f"{done} rounds are done already, more than the {asked} of {self.config.where}; "
-                f"the models are those of round {done}. To train {asked} rounds, choose another "
-                "directory with --out."
+                f"the models are those of round {done}. To train {rounds_text(asked)}, choose "
+                "another directory with --out."
             )
         if earlier is None:
             return result.message
@@ -172,8 +179,8 @@ class Trainer:
         reason = "the certified gap was reached after" if is_stopped else "it has"
         change = "lower training.gap" if is_stopped else "raise training.rounds"
         return (
-            f"Already finished on {when}: {reason} {done} rounds, and nothing was trained now. "
-            f"To train longer, {change}; to train again, choose another directory with --out."
+            f"Already finished on {when}: {reason} {rounds_text(done)}, and nothing was trained "
+            f"now. To train longer, {change}; to train again, choose another directory with --out."
         )
 
     def _train(self, workers: Workers, callbacks: Sequence[Callback], notify: Notify) -> Result:
@@ -231,25 +238,23 @@ class Trainer:
         problem, start = self.setup.problem, self.setup.start
         return DIVERGENCE_FACTOR * problem.loss(np.zeros(problem.n) if start is None else start)
 
-    def _finish(self, result: Result, workers: Workers, callbacks: Sequence[Callback]) -> Result:
+    def _finish(self, result: Result, workers: Workers, on_alone: OnProgress) -> Result:
         """Save the models, compare them with those of agents that train alone, and summarize."""
         model = self.config.model
         trained = TrainedModels.from_result(model.kind, self.setup, result, model.module)
         trained.save(self.directory.models)
-        local, note = None, self._why_not_compared()
+        alone, note = None, self._why_not_compared()
         if note is None:
-            local = self._train_locally(result.state.round, workers, callbacks)
-            if local.status == "interrupted":
-                return replace(result, status="interrupted", message=local.message)
-            if local.status == "diverged":
-                note = f"No scores of agents alone: {local.message}"
-                local = None
+            try:
+                alone, note = self._train_alone(result.state.round, workers, on_alone)
+            except KeyboardInterrupt:
+                return replace(result, status="interrupted", message="The comparison was stopped.")
         notes = [] if note is None else [note]
         if not any(self.setup.tests):
             notes.append(
                 "No rows are held out, so there are no scores and no intervals; see data.held_out."
             )
-        outcome = evaluate_training(self.setup, result, trained, local, tuple(notes))
+        outcome = evaluate_training(self.setup, result, trained, alone, tuple(notes))
         # The time of the file is that of the end of the training.
         if outcome != self.directory.load_outcome():
             outcome.save(self.directory.outcome)
@@ -261,10 +266,22 @@ class Trainer:
             return "No agent trained alone, because training.local_only is false."
         return None
 
-    def _train_locally(
-        self, rounds: int, workers: Workers, callbacks: Sequence[Callback]
-    ) -> Result:
-        """Train every agent alone, for the same number of rounds, to compare with."""
+    def _train_alone(
+        self, rounds: int, workers: Workers, on_alone: OnProgress
+    ) -> tuple[Float64Array | None, str | None]:
+        """Return the models of agents that train alone, to compare with, or why there are none."""
+        if can_be_solved(self.setup.problem):
+            self.directory.log("agents alone: the best models inside their sets")
+            return solve_alone(self.setup.problem, on_alone), None
+        result = self._run_alone(rounds, workers, on_alone)
+        if result.status == "interrupted":
+            raise KeyboardInterrupt
+        if result.status == "diverged":
+            return None, f"No scores of agents alone: {result.message}"
+        return result.models, None
+
+    def _run_alone(self, rounds: int, workers: Workers, on_alone: OnProgress) -> Result:
+        """Train every agent alone, for the same number of rounds."""
         problem = self.setup.problem
         unknown = math.isinf(problem.L_f)  # then steps may diverge
         max_loss = self._max_loss() if unknown else math.inf
@@ -279,7 +296,7 @@ class Trainer:
                 rounds=rounds,
                 eval_every=max(1, rounds // 50),
                 max_refusals=0 if unknown else self.config.training.max_refusals,
-                callbacks=callbacks,
+                callbacks=[lambda evaluation: on_alone(evaluation.record.round, rounds)],
                 stop=has_diverged if unknown else None,
                 checkpoint=self.directory.local,
                 workers=workers,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pcfed.errors import install_command
 from pcfed.simulation.result import Record
 from pcfed.training.trackers.tracking import TrackedRun
 
@@ -16,7 +17,7 @@ try:
 except ImportError:
     raise ImportError(
         "train: --mlflow needs mlflow-skinny, which is not installed; run "
-        "pip install 'pcfed[mlflow]'."
+        f"{install_command('mlflow')}."
     ) from None
 
 TAG = "pcfed.training"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pcfed.errors import display_path
+from pcfed.errors import display_path, install_command
 from pcfed.simulation.result import Record
 from pcfed.training.trackers.tracking import TrackedRun
 
@@ -15,7 +15,7 @@ try:
 except ImportError:
     raise ImportError(
         "train: --tensorboard needs tensorboardX, which is not installed; run "
-        "pip install 'pcfed[tensorboard]'."
+        f"{install_command('tensorboard')}."
     ) from None
 
 
