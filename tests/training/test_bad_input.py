@@ -166,7 +166,7 @@ CONFIGS = {
     "radius": (shared("l1 = 5", "l1 = -5"), "agents.north.constraint: L1Ball: radius must be ≥ 0"),
     "set of another length": (
         shared("{l1 = 5}", "{box = [[0, 0], [1, 1]]}"),
-        "agents.north: Box: the set has 2 entries, but the model has 4",
+        "agents.north: Box: the set has 2 entries, but the model of 'area', 'rooms' has 4",
     ),
     "empty set": (
         shared("{l1 = 5}", '"intersection(l1(1), hyperplane([1, 1, 1, 1], 9))"'),

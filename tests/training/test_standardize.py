@@ -86,7 +86,7 @@ def test_the_optimum_is_that_of_a_solver_in_the_coordinates_of_the_data(intercep
 def test_without_it_such_columns_are_hopeless_and_a_warning_says_so(tmp_path):
     job = prepare(config(tmp_path, False, standardize=False), tmp_path / "run")
     (warning,) = job.setup.warnings
-    assert "'a' is about" in warning
+    assert ": a is about" in warning
     assert warning.endswith("set data.standardize = true.")
     job.run()
     given, best = TrainedModels.load(job.directory.models).models, solved(False)
@@ -158,5 +158,5 @@ def test_a_set_that_cannot_be_mapped_is_refused(tmp_path):
     ):
         prepare(folder_with(tmp_path, config=text), tmp_path / "run")
     short = text.replace('"nuclear((2, 2), 1)"', "{box = [[0, 0], [1, 1]]}")
-    with pytest.raises(ValueError, match="Box: the set has 2 entries, but the model has 4"):
+    with pytest.raises(ValueError, match="Box: the set has 2 entries, but the model of .* has 4"):
         prepare(folder_with(tmp_path, config=short), tmp_path / "run")

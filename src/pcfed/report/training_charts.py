@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pcfed.palette import Style, series_styles
+from pcfed.palette import STYLES, Style, series_styles
 from pcfed.report.charts import (
     Chart,
     Line,
@@ -151,16 +151,23 @@ def compared_scores_chart(runs: Mapping[str, SavedRun], styles: Mapping[str, Sty
     if not any(score is not None for each in scores.values() for score in each):
         return []
     # Dots of a row are a little apart, so that equal scores do not hide each other.
-    offsets = dict(zip(runs, np.linspace(-0.25, 0.25, len(runs)).tolist(), strict=True))
-    traces = [_score_dots(name, names, scores[name], styles[name], offsets[name]) for name in runs]
+    offsets = np.linspace(-0.3, 0.3, len(runs)).tolist()
+    traces = [
+        _score_dots(name, names, scores[name], styles[name], offset, open_symbol=i >= len(STYLES))
+        for i, (name, offset) in enumerate(zip(runs, offsets, strict=True))
+    ]
     layout = row_layout(names, score_name)
-    caption = f"The {score_name} of every agent's own model on its held-out rows."
+    caption = (
+        f"The {score_name} of every agent's own model on its held-out rows. The trainings of a row "
+        "are in the order of the legend, from the top."
+    )
     if keep_outliers_at_the_edge(traces, layout):
         caption += " A triangle at an end of the axis is a score beyond it."
     if len(names) < len(outcomes[next(iter(outcomes))].agents):
         caption += f" Only the first {len(names)} agents are drawn."
     description = f"Dot plot of {score_name} by agent, for {', '.join(runs)}."
-    panel = Panel("Scores", description, traces, layout, row_height(len(names)))
+    height = row_height(len(names), max(2.25, 0.6 * len(runs)))
+    panel = Panel("Scores", description, traces, layout, height)
     return [Chart(f"Scores of the own models: {score_name}", caption, [panel])]
 
 
@@ -201,7 +208,13 @@ def compared_runs_chart(runs: Mapping[str, SavedRun], styles: Mapping[str, Style
 
 
 def _score_dots(
-    name: str, agents: Sequence[str], scores: Sequence[float | None], style: Style, offset: float
+    name: str,
+    agents: Sequence[str],
+    scores: Sequence[float | None],
+    style: Style,
+    offset: float,
+    *,
+    open_symbol: bool,
 ) -> Trace:
     """Return the scores of one training, one dot per agent."""
     rows = [(i, score) for i, score in enumerate(scores) if score is not None]
@@ -211,7 +224,7 @@ def _score_dots(
         "name": plotly_text(name),
         "x": rounded(score for _, score in rows),
         "y": [round(i + offset, 3) for i, _ in rows],
-        "marker": {"size": 10, "symbol": "circle" if style.dash == "solid" else "diamond-open"},
+        "marker": {"size": 10, "symbol": "diamond-open" if open_symbol else "circle"},
         "text": [
             f"{plotly_text(agents[i])}, {plotly_text(name)}: {score:.4g}" for i, score in rows
         ],

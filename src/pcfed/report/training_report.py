@@ -131,21 +131,23 @@ def _comparison_page(runs: Mapping[str, SavedRun]) -> Page:
     if scores:
         table = _side_table("Scores", scores, "agent", styles)
         sections.append(Section("scores", "Scores of the agents' own models", [table]))
-    trainings = [
-        Section(
-            f"run-{i}",
-            title,
-            [
-                Paragraph(_description(run)),
-                *_summary_blocks(run),
-                Paragraph(f"pcfed report {run.path} writes its page.", css_class="hint"),
-            ],
-        )
-        for i, (title, run) in enumerate(runs.items())
-    ]
-    sections.append(Section("trainings", "The trainings", [], trainings))
+    sections.append(Section("trainings", "The trainings", [_trainings_table(runs, styles)]))
     heading, lead = f"Comparison of {len(runs)} trainings", f"{', '.join(runs)}."
     return Page(f"{len(runs)} trainings: pcfed", heading, lead, sections, GLOSSARY)
+
+
+def _trainings_table(runs: Mapping[str, SavedRun], styles: Mapping[str, Style]) -> Table:
+    """Return what was trained and the certificate of every training, as sentences."""
+    rows = []
+    for title, run in runs.items():
+        first, *notes = _summary_blocks(run)
+        certificate = " ".join(filter(None, (first.label, first.text)))
+        note = " ".join(each.text for each in notes)
+        name = Cell(title, heading="row", note=str(run.path), style=styles[title])
+        rows.append([name, Cell(_description(run)), Cell(certificate, note=note)])
+    columns = ("training", "what was trained", "certificate")
+    label, groups = "The trainings", [RowGroup(rows)]
+    return Table(label, [Cell(name) for name in columns], groups, "verdicts", stacked=True)
 
 
 def training_styles(runs: Mapping[str, SavedRun]) -> dict[str, Style]:

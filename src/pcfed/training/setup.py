@@ -142,6 +142,7 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
         decimal=config.data.decimal,
     )
     columns, matrices = encoding.features, [encoding.matrix(table) for table in tables]
+    model_name = f"the model of {join_names(columns, 8)}"
     agents_data = zip(roster, matrices, found.values, splits, strict=True)
     data = [_AgentData(settings, X, y, *split) for (settings, _), X, y, split in agents_data]
     warnings += [*found.warnings, *_constant_columns(config, columns, matrices), *_ones(config)]
@@ -157,7 +158,8 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     agents = []
     for each in data:
         with error_context(f"{where}: agents.{each.settings.name}"), np.errstate(all="ignore"):
-            agents.append(_build_agent(config, each, found.labels, scaling, bound, module))
+            built = _build_agent(config, each, found.labels, scaling, bound, module, model_name)
+            agents.append(built)
     problem = Problem(agents, config.center)
     _check_run(config, problem)
     return TrainingSetup(
@@ -348,6 +350,7 @@ def _build_agent(
     scaling: Scaling | None,
     bound: float | None,
     module: Any,
+    model_name: str,
 ) -> Agent:
     """Return an agent with its losses on rows for training and on held-out rows."""
     model, settings = config.model, data.settings
@@ -371,6 +374,8 @@ def _build_agent(
     constraint = constraint_for_module(settings.constraint, module)
     loss = loss_on(data.train)
     test = loss_on(data.test) if len(data.test) else None
+    if module is None:
+        constraint.check_model_length(math.prod(loss.shape), model_name)
     if scaling is not None:
         constraint = scaling.transform_constraint(
             constraint, math.prod(loss.shape), option="data.standardize = false"
