@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+import typer
 
-from pcfed.cli import federation
+from pcfed.cli import federation, federation_machines
 from pcfed.federation.certification import FederatedCertificate
 from pcfed.federation.local_federation import LocalFederation
+from pcfed.federation.processes import Processes
 from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status
 
@@ -105,3 +108,29 @@ def test_keys_of_a_server_whose_agents_make_their_own(tmp_path):
     assert done.returncode == 0, done.stderr
     names = {path.name for path in (tmp_path / "keys").iterdir()}
     assert names == {"ca.crt", "server.crt", "server.key"}
+
+
+def test_a_run_that_fails_says_which_agents_were_refused(tmp_path, training, monkeypatch, capsys):
+    write(training, [], stage="failed", error="Too few agents.", refused={"a": "its log says why"})
+    monkeypatch.setattr(LocalFederation, "processes", Processes(1, False, {}))
+    monkeypatch.setattr(LocalFederation, "run", lambda self, *line, **options: False)
+    with pytest.raises(typer.Exit):
+        federation.run_training(LocalFederation(tmp_path), tmp_path)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Too few agents. a was refused: its log says why. Rerun the command to resume" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("INFO :      SuperNode ID: 17", "north is connected."),
+        ("north: data.csv: there must be a file", "north: data.csv: there must be a file"),
+        ("\x1b[91mERROR\x1b[0m: no route", "ERROR: no route"),
+        ("INFO :      Received successfully", ""),
+    ],
+)
+def test_the_terminal_of_an_agent_shows_its_connection_and_errors(line, shown, capsys):
+    federation_machines._show_line("north", line)
+    said = capsys.readouterr()
+    plain = re.sub("\x1b\\[[0-9]+m", "", said.out + said.err)
+    assert plain.strip() == shown

@@ -262,7 +262,8 @@ def _require_finished(federation: ServerFolder, finished: bool) -> None:
     current = _read_status(federation.training_directory)
     reason = "The run ended without a result: Flower failed, or another run is active."
     if current is not None and current.stage == "failed":
-        reason = current.error
+        refused = [f"{name} was refused: {why}." for name, why in current.refused.items()]
+        reason = " ".join([current.error, *refused])
     logs = federation.folder / "logs"
     print_error(f"{reason} Rerun the command to resume; the logs are in {logs}.")
     raise typer.Exit(1)

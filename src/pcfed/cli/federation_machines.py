@@ -153,7 +153,7 @@ def _show_line(name: str, line: str) -> None:
     """Show what the owner should see at once: the connection, and errors."""
     if "SuperNode ID" in line:
         say(f"{name} is connected.")
-    elif line.startswith(("ERROR", f"{name}: ")) or "Exit Code" in line:
+    elif line.startswith(f"{name}: ") or "ERROR" in line[:12] or "Exit Code" in line:
         errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

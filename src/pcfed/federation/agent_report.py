@@ -152,7 +152,7 @@ def _outcome(end: AgentEnd, feasible: Float64Array, models: TrainedModels) -> Ou
         infeasibility=agent.feasible_set.distance(end.model),
         distance=float(np.linalg.norm(feasible - models.average)),
         held_out=0,
-        score=_score(agent, feasible),
+        score=None if shared is None else _score(agent, feasible),
         average_score=None if shared is None else _score(agent, shared),
         local_score=None,
         against_alone=None,

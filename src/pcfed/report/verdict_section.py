@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pcfed.palette import Style, series_styles
 from pcfed.report.charts import (
@@ -125,15 +124,17 @@ def _charts(outcome: Outcome) -> list[Chart]:
     charts = []
     if series:
         panel = _score_panel(outcome.score_name, agents, series)
-        caption = CAPTION
-        if not any(agent.held_out for agent in agents):
-            caption = TRAINING_CAPTION
-            text = panel.description.replace("held-out rows", "rows of the training")
-            panel = replace(panel, description=text)
+        caption = CAPTION if _have_held_out_rows(agents) else TRAINING_CAPTION
         charts.append(Chart(f"Scores: {outcome.score_name}", caption + only, [panel]))
     if any(agent.usage is not None and agent.usage.share is not None for agent in agents):
         charts.append(Chart("Limits", LIMIT_CAPTION + only, [_limit_panel(agents)]))
     return charts
+
+
+def _have_held_out_rows(agents: Sequence[AgentOutcome]) -> bool:
+    """Return whether scores are of held-out rows; agents of a federation have none."""
+    # Files of version 0.1 have neither comparisons nor the number of held-out rows.
+    return not any(each.against_average and not each.held_out for each in agents)
 
 
 def _score_panel(score_name: str, agents: Sequence[AgentOutcome], series: Sequence[str]) -> Panel:
@@ -141,7 +142,8 @@ def _score_panel(score_name: str, agents: Sequence[AgentOutcome], series: Sequen
     styles = series_styles(series)
     traces = [_dots(name, score_name, agents, styles[name]) for name in series]
     texts = [f"{each.agent}: {each.verdict}" for each in agents if each.verdict]
-    description = f"Dot plot of {score_name} on held-out rows. {'. '.join(texts)}."
+    rows = "held-out rows" if _have_held_out_rows(agents) else "rows of the training"
+    description = f"Dot plot of {score_name} on {rows}. {'. '.join(texts)}."
     layout = row_layout([agent.agent for agent in agents], score_name)
     keep_outliers_at_the_edge(traces, layout)
     return Panel("Scores", description, traces, layout, row_height(len(agents)))
