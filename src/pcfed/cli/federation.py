@@ -130,7 +130,8 @@ def status(folder: Folder = DEFAULT_FOLDER, overrides: ServerOverrides = None) -
 @federation_app.command(epilog=examples("pcfed federation down"))
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop all processes of the federation."""
-    say(f"Stopped {LocalFederation(folder).down()} processes.")
+    count = LocalFederation(folder).down()
+    say(f"Stopped {count} process{'' if count == 1 else 'es'}.")
 
 
 @federation_app.command(

@@ -268,7 +268,10 @@ def _settings(run: SavedRun) -> dict[str, str]:
         for key, value in content.items():
             pairs = value.items() if isinstance(value, dict) else [("", value)]
             flat |= {f"{table}.{key}{inner and '.'}{inner}": _text(each) for inner, each in pairs}
-    return flat
+    config = run.config
+    sets = {"defaults": config.defaults.constraint}
+    sets |= {f"agents.{agent.name}": agent.constraint for agent in config.agents}
+    return flat | {f"{table}.constraint": each.spec for table, each in sets.items()}
 
 
 def _text(value: object) -> str:
