@@ -208,16 +208,16 @@ def test_only_settings_that_differ_are_compared(runs: list[SavedRun]):
     assert found["algorithm.relaxation"] == ["1.8", "1.5"]
     assert "training.seed" not in found
     assert compared_settings([runs[0], runs[0]]) == {}
+    assert list(runs_by_title([runs[0], runs[0]]))[1].endswith("split (2)")
+    metrics = run_metrics(runs[0])
+    assert metrics["rounds"] == "20"
+    assert float(metrics["relative gap"]) == pytest.approx(runs[0].outcome.relative_gap, rel=0.01)
 
 
 def test_sets_are_written_as_in_files(pages: dict[str, Path]) -> None:
     text = pages["one"].read_text(encoding="utf-8")
     assert "l1(1)" in text
     assert "L1Ball(" not in text
-    assert list(runs_by_title([runs[0], runs[0]]))[1].endswith("split (2)")
-    metrics = run_metrics(runs[0])
-    assert metrics["rounds"] == "20"
-    assert float(metrics["relative gap"]) == pytest.approx(runs[0].outcome.relative_gap, rel=0.01)
 
 
 def test_names_are_escaped_and_nothing_is_loaded(pages: dict[str, Path]):
