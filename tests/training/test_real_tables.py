@@ -163,6 +163,9 @@ def test_rows_without_a_prediction(tmp_path, monkeypatch):
     lines = done.stdout.splitlines()
     assert [bool(line.strip('"')) for line in lines] == [True, True, False, True]
     assert "1 of 3 rows have missing entries and no prediction, the first in line 3" in done.stderr
+    (tmp_path / "new.csv").write_text("id,wind\n1,\n2,NA\n")
+    done = invoke("predict", "run", "new.csv", "--agent", "south", "--ids", "id", "--scores")
+    assert done.stdout == "id,prediction,score\n1,,\n2,,\n"
 
 
 def test_an_encoding_is_read_back():

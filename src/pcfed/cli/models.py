@@ -74,10 +74,10 @@ def predict(
     module = open_module(_directory(run), module_folder) if module_folder else None
     table = read_table(data, text=(ids,) if ids else (), decimal=trained.encoding.decimal)
     complete = trained.encoding.complete_rows(table)
-    values: dict[str, list[Any]] = {}
+    X = np.zeros((1, len(trained.encoding.features)))  # for the names of the columns
     if complete.any():
         X = trained.encoding.matrix(table.take(np.flatnonzero(complete)).with_numbers())
-        values = _predictions(trained, agent, X, module, probabilities=probabilities, scores=scores)
+    values = _predictions(trained, agent, X, module, probabilities=probabilities, scores=scores)
     columns = {name: _spread(each, complete) for name, each in values.items()}
     if ids:
         columns = {ids: table.column(ids).tolist(), **columns}
