@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from PIL import Image
 
 from pcfed.data import digits
@@ -139,7 +140,9 @@ def test_a_method_has_the_same_style_in_every_chart(loose: Comparison):
 
 def test_figures_have_the_colours_and_dashes_of_the_page(loose: Comparison, steps: Comparison):
     for comparison in (loose, steps):
-        panel = loss(comparison).axes[0]
+        figure = loss(comparison)
+        pyplot.close(figure)
+        panel = figure.axes[0]
         drawn = {line.get_label(): line for line in panel.lines}
         for name, style in comparison_styles(comparison).items():
             assert drawn[name].get_color() == COLOURS[style.colour][0]
