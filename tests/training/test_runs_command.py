@@ -56,9 +56,10 @@ def test_the_newest_is_first_and_numbers_are_those_of_the_outcome(folder, monkey
     lines = capsys.readouterr().out.splitlines()
     first, second = (next(i for i, line in enumerate(lines) if name in line) for name in NAMES)
     assert first < second
-    name, day, _, *rest = lines[second].split()
-    assert [name, day, *rest[:3]] == ["clinics", "1971-01-01", "logistic", "5", "4"]
+    assert lines[second].split()[:7] == ["clinics", "01", "Jan", "1971", "logistic", "5", "4"]
     assert lines[second].split()[-1] == "finished"
+    assert lines[first].split()[:2] == ["more/homes", f"{homes.when:%d}"]
+    assert len(lines) == 4  # no line is broken, in 80 columns
 
 
 NAMES = ("more/homes", "clinics")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,9 @@ from pcfed.cli.app import app, console, examples, say
 from pcfed.training.run_list import RunSummary, list_runs
 
 DEFAULT_FOLDER = Path("runs")
+
+RECENT = timedelta(days=300)
+"""Times of older trainings are shown with the year."""
 
 
 @app.command(epilog=examples("pcfed runs", "pcfed runs my-trainings"))
@@ -44,24 +48,37 @@ def _table(found: list[RunSummary], folder: Path) -> Table:
     table = Table(
         Column("run", overflow="fold", min_width=6),
         Column("when", no_wrap=True),
-        Column("model", overflow="fold"),
+        Column("model", no_wrap=True),
         *(
             Column(header, justify="right", no_wrap=True)
             for header in ("agents", "rounds", "gap", "own", "alone")
         ),
         Column("status", no_wrap=True),
         box=SIMPLE_HEAD,
+        show_edge=False,
         pad_edge=False,
         padding=0,
     )
     for run in found:
-        gap = "" if run.relative_gap is None else f"{run.relative_gap:.2g}"
         scores = map(_format, (run.score, run.local_score))
         counts = map(_format, (run.num_agents, run.rounds))
         name = str(run.path if run.path == folder else run.path.relative_to(folder))
-        cells = [name, f"{run.when:%Y-%m-%d %H:%M}", run.model, *counts, gap, *scores]
+        cells = [name, _format_time(run.when), run.model, *counts, _format_gap(run), *scores]
         table.add_row(*map(escape, cells), run.status.partition(":")[0])
     return table
+
+
+def _format_time(when: datetime) -> str:
+    """Return day and time, or the year instead of the time of what is long ago."""
+    is_recent = datetime.now(when.tzinfo) - when < RECENT
+    return f"{when:%d %b %H:%M}" if is_recent else f"{when:%d %b %Y}"
+
+
+def _format_gap(run: RunSummary) -> str:
+    gap = run.relative_gap
+    if gap is None:
+        return ""
+    return f"{gap:.2g}" if gap >= 1e-3 or gap == 0 else f"{gap:.0e}"
 
 
 def _format(number: float | None) -> str:
