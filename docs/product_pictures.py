@@ -3,6 +3,7 @@
 Run it as python docs/product_pictures.py. The training is that of ``pcfed init``.
 """
 
+import io
 import os
 import re
 import subprocess
@@ -23,7 +24,7 @@ FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 def terminal(folder: Path) -> str:
     """Run the commands, and return the terminal with what they print as an SVG picture."""
-    screen = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
+    screen = Console(record=True, width=COLUMNS, file=io.StringIO())
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
     for command in COMMANDS:
