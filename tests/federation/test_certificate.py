@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_what_is_sent_is_what_is_summed_and_nothing_more(tmp_path):
         server.transport.replies.clear()
         server.certificate()
         sent = [(r.kind, set(r.vectors), set(r.metadata)) for r in server.transport.replies]
-    always = {"protocol", "name", "training", "round", "certificate"}
+    always = {"protocol", "name", "training", "round", "rollbacks", "certificate"}
     expected = [
         ("feasible_model", {"model"}, always),
         ("objective_terms", {"gradient"}, always | {"objective", "nonconvex", "coupling"}),
@@ -111,19 +112,36 @@ def test_an_unbounded_set_is_named(tmp_path):
         assert ServerResult.load(tmp_path / "result.json").certificate == found
 
 
-def test_values_that_are_not_numbers_give_no_certificate(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("gap_term", "gap", "nothing"),
+        ("gap_term", "gap", -1e9),
+        ("gap_term", "gap", math.nan),
+        ("objective_terms", "objective", -math.inf),
+        ("objective_terms", "objective", -1e-9),
+        ("objective_terms", "objective", math.inf),
+        ("objective_terms", "coupling", -0.1),
+        ("objective_terms", "coupling", 10**400),
+        ("objective_terms", "nonconvex", None),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_by_name(kind, key, value, tmp_path):
     with federation(tmp_path, ALGORITHMS["PCFedAvg"], 1, owner=WILLING) as (_, clients, server):
         server.run()
         honest = clients["west"].handle
 
         def lies(message):
             reply = honest(message)
-            if reply.kind == "gap_term":
-                reply.metadata["gap"] = "nothing"
+            if reply.kind == kind:
+                reply.metadata[key] = value
             return reply
 
         clients["west"].handle = lies
-        assert server.certificate().gap is None
+        with pytest.raises(MissingAgents, match=rf"west did not answer \(its {key} in a cert"):
+            server.certificate()
+        clients["west"].handle = honest
+        assert server.certificate().gap > 0
 
 
 def test_training_stops_at_the_gap(tmp_path):

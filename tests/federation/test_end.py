@@ -43,14 +43,15 @@ def test_the_server_keeps_no_personal_model(tmp_path):
     offsets = own - server.state.vectors["z"]
     assert np.abs(own - own.mean(axis=0)).max() > 0.1  # they differ from the average
     files = sorted(path.name for path in (tmp_path / "server").iterdir())
-    assert files == ["checkpoint.npz", "history.jsonl"]
-    _, arrays = load_arrays(tmp_path / "server" / "checkpoint.npz")
+    assert files == ["checkpoint.npz", "earlier", "history.jsonl"]
     scalars = {"prox", "ratio", "curvature", "joined", "changes"}
-    assert set(arrays) == {f"server/{name}" for name in {"z", "y_mean", "P", "Y"} | scalars}
-    for vector in arrays.values():
-        for private in (*own, *feasible, *offsets):
-            if vector.shape == private.shape:
-                assert np.abs(vector - private).max() > 1e-3
+    for file in ("checkpoint.npz", "earlier/10.npz"):
+        _, arrays = load_arrays(tmp_path / "server" / file)
+        assert set(arrays) == {f"server/{name}" for name in {"z", "y_mean", "P", "Y"} | scalars}
+        for vector in arrays.values():
+            for private in (*own, *feasible, *offsets):
+                if vector.shape == private.shape:
+                    assert np.abs(vector - private).max() > 1e-3
 
 
 def test_an_agent_that_missed_the_end_can_be_asked_again(tmp_path):
@@ -66,7 +67,7 @@ def test_an_agent_that_missed_the_end_can_be_asked_again(tmp_path):
         assert (tmp_path / "west" / "model.npz").exists()
 
 
-ALWAYS = {"protocol", "name", "training", "round", "certificate"}
+ALWAYS = {"protocol", "name", "training", "round", "rollbacks", "certificate"}
 
 
 @pytest.mark.parametrize("report", [(), ("loss",), ("rows", "accuracy"), METRICS])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pcfed.federation.client import ClientState
+from pcfed.federation.client_state import ClientState
 from pcfed.federation.keys import make_keys
 from pcfed.federation.paths import STATE
 from tests.federation.processes import SPLIT, Federation, federation, wait_until

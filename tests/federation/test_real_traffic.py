@@ -15,7 +15,7 @@ import pytest
 
 from pcfed.config.federation_files import read_server_file
 from pcfed.federation import Client, Message, Server, ServerConfig
-from pcfed.federation.client import ClientState
+from pcfed.federation.client_state import ClientState
 from pcfed.federation.paths import MODEL
 from pcfed.federation.processes import HOST, Command, Processes
 from pcfed.storage.archive import load_arrays

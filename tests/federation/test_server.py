@@ -114,7 +114,7 @@ def test_from_the_files_to_every_agents_model(folder):
         assert (folder / f"{name}.example").stat().st_mode & 0o077 == 0
     kept = {path.name for path in (folder / "server.example").iterdir()}
     written = {"checkpoint.npz", "history.jsonl", "settings.json", "status.json", "result.json"}
-    assert kept == {"lock", *written}
+    assert kept == {"lock", "earlier", *written}
 
 
 def test_the_owners_consent_is_respected(folder):
@@ -206,7 +206,7 @@ def test_an_error_stays_with_its_agent(folder, caplog):
     assert "secret label" in caplog.text
     entry = read_history(folder / "server.example" / "history.jsonl", 1)[0]
     assert entry["refused"] == {"agent-2": "it could not answer; its own log says why"}
-    for kept in (folder / "server.example").iterdir():
+    for kept in (folder / "server.example").rglob("*.*"):
         assert b"secret" not in kept.read_bytes()
 
 

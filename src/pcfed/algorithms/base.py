@@ -137,6 +137,10 @@ class Algorithm(ABC):
     advice: ClassVar[str] = "look for very large numbers in the data"
     """What to try if a run diverges."""
 
+    def stability_warning(self, max_local_steps: int) -> str | None:
+        """Return a warning about parameters with which long runs may diverge; None by default."""
+        return None
+
     @property
     def state_kind(self) -> str:
         """The kind of state: only an algorithm with the same kind can continue from it."""

@@ -41,6 +41,9 @@ from pcfed.algorithms.sums import add_quotient
 from pcfed.arrays import Array, Float64Array
 from pcfed.problem import Center, Problem
 
+MAX_STABLE_PRODUCT = 2.5
+"""The largest γρH, step times penalty times local steps, of which long trainings stay stable."""
+
 
 @register
 @dataclass(frozen=True)
@@ -107,6 +110,20 @@ class PCFedAvg(PenaltyAlgorithm):
         usual = (theta + 1 / problem.m) * typical_smoothness(problem, run_info) + problem.sigma / 2
         step = STEP_FACTOR / (usual + largest)
         return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
+
+    def stability_warning(self, max_local_steps: int) -> str | None:
+        r"""Return a warning if $\gamma\rho H$ of a fixed step and penalty is too large."""
+        if isinstance(self.step, str) or isinstance(self.penalty, str):
+            return None
+        info = self.round_info(0, m=1, max_local_steps=max_local_steps)
+        product = info.step * info.penalty * max_local_steps
+        if product <= MAX_STABLE_PRODUCT:
+            return None
+        return (
+            f"PCFedAvg: step × penalty × local steps is {product:.3g}; above {MAX_STABLE_PRODUCT:g}"
+            " models may leave their sets further and further in long trainings: give a smaller "
+            "step or penalty, or use PCFedSplit."
+        )
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Split the models into the shared one and the agents' offsets from it."""

@@ -16,6 +16,7 @@ from rich.text import Text
 from pcfed.cli.app import app, console, errors, examples, print_error, say
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.paths import HISTORY, RESULT, STATUS
+from pcfed.federation.rollback import roll_back
 from pcfed.federation.server_folder import ServerFolder
 from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status, read_history
@@ -77,6 +78,9 @@ def run_training(server: ServerFolder, folder: Path, start: str = "up") -> None:
         _show_result(server)
         return
     _require_processes(server, folder, start)
+    config = server.config
+    if (warning := config.algorithm.stability_warning(config.local_steps)) is not None:
+        say(warning)
     view = ProgressView(server.training_directory)
     try:
         with view:
@@ -89,6 +93,9 @@ def run_training(server: ServerFolder, folder: Path, start: str = "up") -> None:
         raise typer.Exit(130) from None
     _require_finished(server, finished)
     _show_history(server.training_directory)
+    current = _read_status(server.training_directory)
+    if current is not None and current.warning:
+        say(current.warning)
     _show_result(server)
 
 
@@ -109,6 +116,32 @@ def audit(folder: Folder = DEFAULT_FOLDER, overrides: ServerOverrides = None) ->
     if result is not None:
         _show_certificate(result)
         _show_audit(result)
+
+
+@federation_app.command(
+    epilog=examples(
+        "pcfed federation rollback --to-round 20",
+        "pcfed federation rollback --folder heating --to-round 0",
+    )
+)
+def rollback(
+    to_round: Annotated[
+        int | None, typer.Option(help="Number of completed rounds to go back to.", min=0)
+    ] = None,
+    folder: Folder = DEFAULT_FOLDER,
+    overrides: ServerOverrides = None,
+) -> None:
+    """Go back to an earlier round, for example because an update has ruined the training.
+
+    Checkpoints are kept every rounds.keep_every rounds; without --to-round they are listed. Agents
+    follow with their next message. It changes the server's folder and needs no running processes.
+    """
+    before = roll_back(LocalFederation(folder, overrides or ()).training_directory, to_round)
+    say(
+        f"The training went back from round {before.round} to round {to_round}. Before the next "
+        "run, see that the same does not happen again: rounds.norm_factor and rounds.norm_limit "
+        f"refuse long updates. Next: pcfed federation run --folder {folder}"
+    )
 
 
 @federation_app.command(epilog=examples("pcfed federation status --folder heating"))
@@ -235,7 +268,7 @@ def status_lines(status: Status, now: float | None = None) -> list[str]:
         "refused": [f"{name} ({reason})" for name, reason in status.refused.items()],
     }
     lines = [line, *(f"{word}: {', '.join(names)}" for word, names in groups.items() if names)]
-    return [*lines, *(text for text in (status.note, status.error) if text)]
+    return [*lines, *(text for text in (status.note, status.warning, status.error) if text)]
 
 
 def _require_processes(server: ServerFolder, folder: Path, start: str) -> None:

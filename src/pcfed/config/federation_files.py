@@ -208,7 +208,15 @@ class Rounds(FileModel):
     deadline: PositiveNumber = 60.0
     """Seconds that agents have to answer."""
     norm_limit: PositiveNumber | None = Field(default=None, examples=[1e6])
-    """Refuse vectors from agents whose Euclidean norm is larger; by default there is no limit."""
+    """Refuse vectors from agents whose Euclidean norm is larger, beside those that norm_factor
+    refuses."""
+    norm_factor: Annotated[float, Field(ge=1)] = 1e4
+    """Refuse vectors from agents whose norm is more than this many times the usual one, which is
+    the largest median of a round so far; in the first ten rounds, norms up to 1e6 are accepted."""
+    keep_every: Count = 10
+    """The checkpoint of every k-th round is kept, to go back to with pcfed federation rollback."""
+    keep: Count = 10
+    """How many of these checkpoints are kept, and of the states of agents that belong to them."""
 
 
 class ServerFile(FileModel):

@@ -11,95 +11,34 @@ lost, late or repeated and whenever a process dies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
 
 import numpy as np
 
-from pcfed.algorithms import Algorithm, LocalContext, RoundInfo
+from pcfed.algorithms import Algorithm, LocalContext
 from pcfed.arrays import Array
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
 from pcfed.federation.certification import REPLY_VECTORS, certificate_reply
+from pcfed.federation.client_state import Audit, ClientState, PendingUpdate
 from pcfed.federation.paths import LOCK, STATE
 from pcfed.federation.protocol import (
     NO_ROUND,
     PROTOCOL_VERSION,
     Message,
+    ProtocolError,
     Scalar,
+    audit_digest,
     audit_directions,
     check_version,
     read_algorithm,
     read_round_info,
-    round_metadata,
 )
+from pcfed.federation.rollback import earlier_state, keep_state, remove_unneeded
 from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, resolve_batch_size
-from pcfed.simulation.result import arrays_in
 from pcfed.simulation.threads import one_blas_thread
-from pcfed.storage.archive import AnyArray
 from pcfed.storage.locks import exclusive_lock
-from pcfed.storage.saved import Metadata, SavedArchive
-
-
-@dataclass(frozen=True, eq=False)
-class PendingUpdate:
-    """An update of a round that the server may accept or not.
-
-    ``kept`` is what the agent needs to commit it, ``sent`` is what it sends to the server, and
-    ``received`` are the server's vectors of that round.
-    """
-
-    round_info: RoundInfo
-    kept: Mapping[str, Array]
-    sent: Mapping[str, Array]
-    received: Mapping[str, Array]
-
-
-@dataclass(frozen=True, eq=False)
-class ClientState(SavedArchive):
-    """The private state of an agent, in a file that never leaves it.
-
-    ``accepted`` is the round of its last update that the agent knows to be accepted, ``private``
-    has its private vectors as arrays of one row, and ``pending`` is its last update, until it is
-    known whether the server accepted it.
-    """
-
-    file_kind: ClassVar[str] = "state of an agent"
-    format: ClassVar[int] = 3
-    read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
-    advice: ClassVar[str] = "restore it from a backup."
-
-    training: str
-    accepted: int
-    private: Mapping[str, Array]
-    pending: PendingUpdate | None = None
-
-    def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
-        pending = self.pending
-        groups = {"private": self.private}
-        if pending is not None:
-            groups |= {"kept": pending.kept, "sent": pending.sent, "received": pending.received}
-        metadata = {
-            "training": self.training,
-            "accepted": self.accepted,
-            "pending": None if pending is None else round_metadata(pending.round_info),
-        }
-        arrays = {
-            f"{group}/{name}": vector
-            for group, vectors in groups.items()
-            for name, vector in vectors.items()
-        }
-        return metadata, arrays
-
-    @classmethod
-    def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, AnyArray]) -> Self:
-        pending = None
-        if metadata["pending"] is not None:
-            kept, sent, received = (arrays_in(arrays, g) for g in ("kept", "sent", "received"))
-            pending = PendingUpdate(read_round_info(metadata["pending"]), kept, sent, received)
-        private = arrays_in(arrays, "private")
-        return cls(metadata["training"], metadata["accepted"], private, pending)
 
 
 class Client:
@@ -157,13 +96,18 @@ class Client:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Flower may start a second process for this agent while the first still runs.
         with exclusive_lock(self.folder / LOCK):
-            state = self._settle_pending(algorithm, message)
+            state = self._load_state(algorithm, message)
+            state = self._follow_rollbacks(algorithm, state, message)
+            state = self._settle_pending(algorithm, state, message)
             if message.kind == "train":
                 state = self._train(algorithm, state, message)
+            elif message.kind == "audit":
+                state = self._record_audit(state, message)
             reply = self._reply(algorithm, state, message)
             # The state must be on the disk before the server can see the update: an agent that
             # forgot an accepted update would disagree with the server for ever.
             state.save(self.state_path)
+            remove_unneeded(self.folder, state, message.metadata)
             return reply
 
     def model(self, server: Mapping[str, Array], algorithm: Algorithm) -> Array:
@@ -185,16 +129,16 @@ class Client:
             "name": self.name,
             "training": received["training"],
             "round": received["round"],
+            "rollbacks": received["rollbacks"],
             "certificate": self._certificate,
         }
         vectors: dict[str, Array] = {}
         model = self._own_model(algorithm, message.vectors, state)
         if kind == "train" and state.pending is not None:
             vectors = {name: rows[0] for name, rows in state.pending.sent.items()}
-        elif kind == "audit":
+        elif kind == "audit" and state.audit is not None:
             # Products with public random vectors: averages are compared without the vectors.
-            training, rounds = str(received["training"]), int(received["round"])
-            directions = audit_directions(training, rounds, self.agent.loss.n)
+            directions = audit_directions(state.audit.digest, self.agent.loss.n)
             audited = algorithm.audited(message.vectors, state.private)
             vectors = {name: directions @ rows[0] for name, rows in audited.items()}
         elif kind == "finish":
@@ -212,14 +156,13 @@ class Client:
             metadata |= {f"metric_{name}": value for name, value in metrics.items()}
         return Message(kind, metadata, vectors)
 
-    def _settle_pending(self, algorithm: Algorithm, message: Message) -> ClientState:
-        """Return the state after the pending update was committed, if it was accepted."""
+    def _load_state(self, algorithm: Algorithm, message: Message) -> ClientState:
+        """Return the saved state, or that before the first round."""
         metadata = message.metadata
-        training = str(metadata["training"])
-        accepted = int(metadata["accepted_round"])
+        training, accepted = str(metadata["training"]), int(metadata["accepted_round"])
         if not self.state_path.exists():
             if accepted == NO_ROUND:
-                return ClientState(training, accepted, self._initial_state(algorithm))
+                return self._new_state(algorithm, metadata)
             raise ValueError(
                 f"{self.name}: its updates have been accepted up to round {accepted}, but "
                 f"there is no state in {self.state_path}; restore it, or start another training."
@@ -230,6 +173,53 @@ class Client:
                 f"{self.name}: {self.state_path} belongs to the training {state.training!r}, but "
                 f"the server trains {training!r}; give this training a folder of its own."
             )
+        return state
+
+    def _new_state(self, algorithm: Algorithm, metadata: Mapping[str, Scalar]) -> ClientState:
+        """Return the state before the first round."""
+        models = np.zeros((1, self.agent.loss.n))
+        if algorithm.feasible:
+            models[0] = self.agent.feasible_set.project(models[0])
+        private = algorithm.start(models)[1]
+        rollbacks = int(metadata["rollbacks"])
+        return ClientState(str(metadata["training"]), NO_ROUND, private, rollbacks=rollbacks)
+
+    def _follow_rollbacks(
+        self, algorithm: Algorithm, state: ClientState, message: Message
+    ) -> ClientState:
+        """Return the state of the server's checkpoint if the training has gone back."""
+        metadata = message.metadata
+        rollbacks, accepted = int(metadata["rollbacks"]), int(metadata["accepted_round"])
+        if rollbacks == state.rollbacks:
+            return state
+        if rollbacks < state.rollbacks:
+            raise ValueError(
+                f"{self.name}: a message from before rollback {state.rollbacks} of the training "
+                "arrived after it: it is old, or the server started again; then it must give the "
+                "training another name."
+            )
+        restored: ClientState | None = state
+        if accepted == NO_ROUND:
+            restored = self._new_state(algorithm, metadata)
+        elif accepted < state.accepted:
+            restored = earlier_state(self.folder, accepted)
+        if restored is None:
+            raise ValueError(
+                f"{self.name}: the training has gone back to its update of round {accepted}, whose "
+                f"state is not in {self.folder} any more; go back to a later round, or start "
+                "another training."
+            )
+        # A pending update counts only if the checkpoint contains it.
+        pending = restored.pending
+        if pending is not None and pending.round_info.index != accepted:
+            pending = None
+        return replace(restored, pending=pending, rollbacks=rollbacks, audit=state.audit)
+
+    def _settle_pending(
+        self, algorithm: Algorithm, state: ClientState, message: Message
+    ) -> ClientState:
+        """Return the state after the pending update was committed, if it was accepted."""
+        accepted = int(message.metadata["accepted_round"])
         if accepted == state.accepted:
             return state  # an update that is still pending may be accepted in this round
         if accepted < state.accepted:
@@ -244,18 +234,28 @@ class Client:
                 f"{self.name}: the server has accepted its update of round {accepted}, which "
                 f"{self.state_path} does not contain; restore the newest copy of that file."
             )
+        keep_state(self.folder, replace(state, pending=None), accepted, message.metadata)
         private = algorithm.commit(
             state.private, pending.kept, pending.received, pending.round_info
         )
         private = {name: np.asarray(rows, np.float64) for name, rows in private.items()}
-        return ClientState(state.training, accepted, private)
+        return replace(state, accepted=accepted, private=private, pending=None)
 
-    def _initial_state(self, algorithm: Algorithm) -> Mapping[str, Array]:
-        """Return the private vectors before the first round."""
-        models = np.zeros((1, self.agent.loss.n))
-        if algorithm.feasible:
-            models[0] = self.agent.feasible_set.project(models[0])
-        return algorithm.start(models)[1]
+    def _record_audit(self, state: ClientState, message: Message) -> ClientState:
+        """Return the state with the audit of a message as the last one, or refuse it.
+
+        Each answer has a few numbers about the private state. With one audit for every accepted
+        update, they can't add up to the state: it has changed before the next answer.
+        """
+        training, rounds = str(message.metadata["training"]), int(message.metadata["round"])
+        digest = audit_digest(training, rounds, message.vectors)
+        last = state.audit
+        if last is not None and digest != last.digest and state.accepted <= last.accepted:
+            raise ProtocolError(
+                "it has answered another audit since its last accepted update; train one more "
+                "round with it first"
+            )
+        return replace(state, audit=Audit(state.accepted, digest))
 
     def _train(self, algorithm: Algorithm, state: ClientState, message: Message) -> ClientState:
         """Return the state with the update of the round pending."""

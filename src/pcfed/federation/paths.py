@@ -6,6 +6,7 @@ server.heating/                  north.heating/
     status.json                      report.html     report for the owner, at the end
     result.json                      lock
     settings.json, lock              config.json, outcome.json, models.npz: as those of a training
+    earlier/                         earlier/        checkpoints and states to go back to
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 CHECKPOINT, HISTORY, STATUS = "checkpoint.npz", "history.jsonl", "status.json"
 RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
 STATE, MODEL, REPORT = "state.npz", "model.npz", "report.html"
+EARLIER = "earlier"
 
 
 def training_directory(file: Path, training: str) -> Path:

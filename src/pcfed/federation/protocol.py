@@ -11,7 +11,8 @@
     feasible_model, objective_terms, gap_term
                the three exchanges of a certificate (`pcfed.federation.certification`)
 
-Every message of the server after ``hello`` contains the round of the agent's last accepted update.
+Every message of the server after ``hello`` contains the round of the agent's last accepted update,
+and how often the training has gone back to an earlier round (`pcfed.federation.rollback`).
 Every reply says whether the agent's owner consents to certificates. Metrics are part of a reply
 only where the owner allows it.
 """
@@ -37,7 +38,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.errors import one_line, short_repr
 from pcfed.problem import Center
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Version of the messages. Server and agents must use the same one."""
 
 SCHEDULES = ("step", "penalty")
@@ -167,7 +168,19 @@ def read_round_info(metadata: Mapping[str, Scalar]) -> RoundInfo:
     )
 
 
-def audit_directions(training: str, rounds: int, n: int) -> Float64Array:
-    """Return the public random vectors of an audit, one in each row; other ones in every round."""
-    key = hashlib.sha256(f"{training} {rounds}".encode()).digest()
-    return np.random.default_rng(list(key)).standard_normal((NUM_AUDIT_DIRECTIONS, n))
+def audit_digest(training: str, rounds: int, vectors: Mapping[str, Array]) -> str:
+    """Return a hash of the round of an audit and of the server's vectors in it."""
+    digest = hashlib.sha256(f"{training} {rounds}".encode())
+    for name in sorted(vectors):
+        digest.update(f" {name} ".encode())
+        digest.update(np.ascontiguousarray(vectors[name], "<f8").tobytes())
+    return digest.hexdigest()
+
+
+def audit_directions(digest: str, n: int) -> Float64Array:
+    """Return the public random vectors of an audit, one in each row.
+
+    They follow from what the server has broadcast: neither side can choose them.
+    """
+    key = list(bytes.fromhex(digest))
+    return np.random.default_rng(key).standard_normal((NUM_AUDIT_DIRECTIONS, n))

@@ -1,4 +1,8 @@
-"""The server's checks of replies: a reply is used only if it is exactly what was asked for."""
+"""The server's checks of replies: a reply is used only if it is exactly what was asked for.
+
+Whatever is wrong with a reply refuses its agent and nobody else. Norms are compared with those of
+other agents, see `pcfed.federation.norm_limits`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,22 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 
 from pcfed.algorithms import STATISTICS, Algorithm
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.config.federation_files import METRICS
 from pcfed.errors import one_line, short_repr
 from pcfed.federation.protocol import NUM_AUDIT_DIRECTIONS, PROTOCOL_VERSION, Message
-from pcfed.federation.server_state import ServerConfig
+from pcfed.federation.server_state import ServerConfig, ServerState
+
+CERTIFICATE_NUMBERS: dict[str, tuple[str, ...]] = {
+    "objective_terms": ("objective", "coupling", "nonconvex"),
+    "gap_term": ("gap",),
+}
+"""Numbers in the replies of a certificate. None of them can be negative: no loss that a server's
+file can name is. Only a gap may be infinite, where a set is unbounded."""
+
+
+class RefusedReply(ValueError):
+    """A reply that can't be used; the text says why, after the agent's name."""
 
 
 def sent_names(algorithm: Algorithm, server: Mapping[str, Array], m: int) -> tuple[str, ...]:
@@ -24,70 +39,92 @@ def sent_names(algorithm: Algorithm, server: Mapping[str, Array], m: int) -> tup
 def split_replies(
     replies: Iterable[Message],
     config: ServerConfig,
+    state: ServerState,
     kind: str,
-    rounds: int,
     vectors: Collection[str],
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """Return the valid replies, and for each other one why it is refused, both by agent.
 
-    A reply must be of the kind of the server's message, and contain the named vectors.
+    A reply must be of the kind of the server's message, and contain the named vectors. Those of a
+    valid reply are returned in float64.
     """
     valid: dict[str, Message] = {}
     refused: dict[str, str] = {}
     for reply in replies:
         name = str(reply.metadata.get("name"))
-        reason = _find_fault(reply, config, kind, rounds, vectors)
+        try:
+            checked = _check_reply(reply, config, state, kind, vectors)
+        except RefusedReply as refusal:
+            checked, reason = None, str(refusal)
+        except Exception as error:  # a reply comes from outside and can be wrong in any way
+            checked, reason = None, f"its reply can't be read ({type(error).__name__})"
         if name in valid:
             # Only one of the two can be the agent, and the server can't tell which: refuse both.
-            reason = "two nodes use this name"
+            checked, reason = None, "two nodes use this name"
             del valid[name]
-        if reason is None and name not in refused:
-            valid[name] = reply
-        else:
-            refused[name] = reason or refused[name]
+        if checked is None:
+            refused[name] = reason
+        elif name not in refused:
+            valid[name] = checked
     return valid, refused
 
 
 def reported_metrics(reply: Message) -> dict[str, float]:
     """Return the metrics that an agent reports; values that are not finite numbers are ignored."""
-    values = {name: reply.metadata.get(f"metric_{name}") for name in METRICS}
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }
+    values = {name: number(reply, f"metric_{name}") for name in METRICS}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-def _find_fault(
-    reply: Message, config: ServerConfig, kind: str, rounds: int, vectors: Collection[str]
-) -> str | None:
-    """Return why a reply is not valid, or None if it is."""
+def number(reply: Message, name: str) -> float:
+    """Return a number of a reply's metadata; NaN if there is none."""
+    value = reply.metadata.get(name)
+    try:
+        return float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _check_reply(
+    reply: Message, config: ServerConfig, state: ServerState, kind: str, vectors: Collection[str]
+) -> Message:
+    """Return the reply with its vectors in float64, or raise RefusedReply."""
     metadata = reply.metadata
     if metadata.get("name") not in config.roster:
-        return "it is not in the roster"
+        raise RefusedReply("it is not in the roster")
     if reply.kind == "error":
-        return one_line(str(metadata.get("reason")), 300)
+        raise RefusedReply(one_line(str(metadata.get("reason")), 300))
     if metadata.get("protocol") != PROTOCOL_VERSION:
         version = short_repr(metadata.get("protocol"), 20)
-        return (
+        raise RefusedReply(
             f"it uses version {version} of the protocol and the server version {PROTOCOL_VERSION}; "
             "install the same version of pcfed on both sides"
         )
     if metadata.get("training") != config.training:
-        return "its reply is for another training"
-    if reply.kind != kind or metadata.get("round") != rounds:
-        return "its reply is for another round"
+        raise RefusedReply("its reply is for another training")
+    place = metadata.get("round"), metadata.get("rollbacks")
+    if reply.kind != kind or place != (state.round, len(state.rollbacks)):
+        raise RefusedReply("its reply is for another round")
     if reply.vectors.keys() != set(vectors):
-        return f"it must send {', '.join(vectors) or 'no vectors'}"
-    for name, vector in reply.vectors.items():
-        size = NUM_AUDIT_DIRECTIONS if kind == "audit" else config.n
-        if kind == "train" and name == STATISTICS:
-            size = len(config.algorithm.statistics)
-        if vector.shape != (size,) or vector.dtype.kind != "f":
-            return f"its vectors must be {size} floats"
-        if not np.isfinite(vector).all():
-            return "its vectors are not finite"
-        norm = np.linalg.norm(vector.astype(np.float64))
-        if kind == "train" and name != STATISTICS and norm > config.norm_limit:
-            return f"its norm is above the limit {config.norm_limit:g}"
-    return None
+        raise RefusedReply(f"it must send {', '.join(vectors) or 'no vectors'}")
+    for name in CERTIFICATE_NUMBERS.get(kind, ()):
+        value = number(reply, name)
+        if not value >= 0 or (math.isinf(value) and name != "gap"):
+            raise RefusedReply(f"its {name} in a certificate can't be {value:g}")
+    checked = {name: _check_vector(reply, name, config) for name in vectors}
+    return Message(reply.kind, metadata, checked)
+
+
+def _check_vector(reply: Message, name: str, config: ServerConfig) -> Float64Array:
+    """Return a vector of a reply in float64, or raise RefusedReply."""
+    vector = reply.vectors[name]
+    size = NUM_AUDIT_DIRECTIONS if reply.kind == "audit" else config.n
+    if reply.kind == "train" and name == STATISTICS:
+        size = len(config.algorithm.statistics)
+    if vector.shape != (size,) or vector.dtype not in (np.float32, np.float64):
+        raise RefusedReply(
+            f"its vectors must be {size} numbers in float32 or float64, got the shape "
+            f"{vector.shape} in {vector.dtype}"
+        )
+    if not np.isfinite(vector).all():
+        raise RefusedReply("its vectors are not finite")
+    return np.array(vector, np.float64)

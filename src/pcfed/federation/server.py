@@ -22,6 +22,8 @@ from pcfed.federation.certification import (
     FederatedCertificate,
     federated_certificate,
 )
+from pcfed.federation.course import Course
+from pcfed.federation.norm_limits import GROWTH, refuse_long
 from pcfed.federation.paths import CHECKPOINT, HISTORY
 from pcfed.federation.protocol import (
     NO_ROUND,
@@ -30,17 +32,23 @@ from pcfed.federation.protocol import (
     Scalar,
     Transport,
     algorithm_metadata,
+    audit_digest,
     audit_directions,
     round_metadata,
 )
 from pcfed.federation.replies import reported_metrics, sent_names, split_replies
+from pcfed.federation.rollback import keep_checkpoint
 from pcfed.federation.server_state import ServerConfig, ServerResult, ServerState
-from pcfed.federation.status_file import StatusCallback
+from pcfed.federation.status_file import StatusCallback, read_history
 from pcfed.storage.journal import Journal
 
 
 class MissingAgents(RuntimeError):
     """Agents that are needed are not connected, do not answer or do not consent."""
+
+
+class Diverged(RuntimeError):
+    """The updates of a training have grown without bound."""
 
 
 @dataclass(eq=False)
@@ -74,6 +82,7 @@ class Server:
         path = self.folder / CHECKPOINT
         self.state = self._resume(path) if path.exists() else self._start()
         self._history = Journal(self.folder / HISTORY, self.state.history)
+        self._course = Course(read_history(self.folder / HISTORY, self.state.round))
         if self.state.history is None:
             self._save(replace(self.state, history=self._history.flush()))
 
@@ -123,13 +132,23 @@ class Server:
         config, before = self.config, self.state
         names = sent_names(config.algorithm, before.vectors, len(config.roster))
         updates, refused = self._exchange("train", names, config.minimum)
+        norms, too_long = refuse_long(
+            updates,
+            before.norms,
+            config.algorithm,
+            limit=config.norm_limit,
+            factor=config.norm_factor,
+        )
+        refused |= too_long
+        self.on_status(refused=refused)
         if config.gap is not None:
             self._require_consent("rounds.gap")
-        if len(updates) < max(1, config.minimum):
+        if len(norms) < max(1, config.minimum):
             return False
+        self._check_growth(norms)
         # Sums are taken in the order of the roster, not of arrival, so that they have the same bits
         # as in the simulator.
-        accepted = [name for name in config.roster if name in updates]
+        accepted = [name for name in config.roster if name in norms]
         vectors: dict[str, Float64Array] = {}
         for name in accepted:
             for key, vector in updates[name].vectors.items():
@@ -143,13 +162,32 @@ class Server:
             "metrics": {name: reported for name, reported in metrics.items() if reported},
         }
         self._history.append(entry)
+        self._course.add_round(entry)
         sums = Sums(vectors, len(accepted))
         server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
         latest = {**before.accepted, **dict.fromkeys(accepted, before.round)}
         # The history is written first: what it has beyond the checkpoint is cut off on a restart.
-        extent = self._history.flush()
-        self._save(ServerState(before.config, before.round + 1, server, latest, extent))
+        self._save(
+            replace(
+                before,
+                round=before.round + 1,
+                vectors=server,
+                accepted=latest,
+                history=self._history.flush(),
+                norms=before.norms.after(norms),
+            )
+        )
+        self.on_status(warning=self._course.warning or "")
         return True
+
+    def _check_growth(self, norms: Mapping[str, Mapping[str, float]]) -> None:
+        """Raise if the updates of a round, given by their norms, have grown without bound."""
+        if (name := self.state.norms.grown(norms)) is not None:
+            raise Diverged(
+                f"The training has diverged by round {self.state.round}: the updates {name} are "
+                f"{GROWTH:g} times as long as in the first rounds; go back to an earlier round "
+                f"with pcfed federation rollback, and {self.config.algorithm.advice}."
+            )
 
     # -- certificate, end and audit -----------------------------------------------------------
 
@@ -165,6 +203,8 @@ class Server:
             if self.config.center == "average":
                 center = None  # it is the mean of the feasible models
             self._certificate = federated_certificate(self._ask_for_certificate, done, center)
+            self._course.add_gap(self._certificate.gap)
+            self.on_status(warning=self._course.warning or "")
         return self._certificate
 
     def audit(self) -> dict[str, float]:
@@ -179,7 +219,9 @@ class Server:
         start = config.algorithm.start(np.zeros((1, config.n)))
         names = list(config.algorithm.audited(*start))
         replies = self._ask_all("audit", names, "The audit")
-        directions = audit_directions(config.training, self.state.round, config.n)
+        state = self.state
+        digest = audit_digest(config.training, state.round, state.vectors)
+        directions = audit_directions(digest, config.n)
         differences = {}
         for name in names:
             mean = np.mean([reply.vectors[name] for reply in replies.values()], axis=0)
@@ -290,7 +332,7 @@ class Server:
             if isinstance(name, str) and name in config.roster and consent is not None:
                 change = self._without_consent.discard if consent else self._without_consent.add
                 change(name)
-        valid, refused = split_replies(replies, config, kind, self.state.round, expected)
+        valid, refused = split_replies(replies, config, self.state, kind, expected)
         self.on_status(refused=refused)
         return valid, refused
 
@@ -314,6 +356,9 @@ class Server:
             "steps": config.local_steps,
             "seed": config.seed,
             "center": config.center,
+            "rollbacks": len(state.rollbacks),
+            "keep_every": config.keep_every,
+            "keep": config.keep,
         }
         sent, messages = {**state.vectors, **vectors}, {}
         for position, name in enumerate(config.roster):
@@ -345,5 +390,6 @@ class Server:
 
     def _save(self, state: ServerState) -> None:
         """Write the checkpoint; from now on its updates are accepted."""
+        keep_checkpoint(self.folder, state, self.config.keep_every, self.config.keep)
         state.save(self.folder / CHECKPOINT)
         self.state = state

@@ -25,6 +25,7 @@ MAY_CHANGE = frozenset(
         "rounds.attempts",
         "rounds.deadline",
         "rounds.norm_limit",
+        "rounds.norm_factor",
     }
 )
 """Keys that may have other values when a training is resumed."""

@@ -13,12 +13,13 @@ from pcfed.algorithms import Algorithm
 from pcfed.arrays import Array
 from pcfed.config.federation_files import ServerFile
 from pcfed.federation.certification import FederatedCertificate
+from pcfed.federation.norm_limits import Norms
 from pcfed.federation.paths import CHECKPOINT, RESULT
 from pcfed.problem import Center
 from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.journal import Extent
-from pcfed.storage.saved import Metadata, SavedArchive, SavedJson
+from pcfed.storage.saved import Metadata, SavedArchive, SavedJson, Upgrades
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class ServerConfig:
         How often a round is tried before the training stops with an error.
     norm_limit : float
         The largest norm that a vector of an update may have.
+    norm_factor : float
+        How many times the usual norm it may be at most, see `pcfed.federation.norm_limits`.
+    keep_every, keep : int
+        The checkpoint of every k-th round is kept, and so many of them, to go back to.
     gap : float or None
         The certified relative gap at which the training stops.
     gap_every : int
@@ -64,6 +69,9 @@ class ServerConfig:
     minimum: int = 1
     attempts: int = 10
     norm_limit: float = np.inf
+    norm_factor: float = 1e4
+    keep_every: int = 10
+    keep: int = 10
     gap: float | None = None
     gap_every: int = 10
 
@@ -97,12 +105,14 @@ class ServerState(SavedArchive):
 
     ``config`` is the part of the configuration that must stay the same (`ServerConfig.identity`),
     ``round`` is the number of completed rounds, ``accepted`` has the round of the last accepted
-    update of each agent, and ``history`` is the part of the history file that belongs to these
-    rounds.
+    update of each agent, ``history`` is the part of the history file that belongs to these rounds,
+    ``norms`` are the usual norms of updates, and ``rollbacks`` has for each rollback the rounds
+    from which and to which the training went back.
     """
 
     file_kind: ClassVar[str] = "checkpoint of a federation's server"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
+    upgrades: ClassVar[Upgrades] = {3: lambda metadata: {**metadata, "norms": {}, "rollbacks": []}}
     read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
     advice: ClassVar[str] = "restore it from a backup, or give the training another name."
 
@@ -111,6 +121,8 @@ class ServerState(SavedArchive):
     vectors: Mapping[str, Array]
     accepted: Mapping[str, int]
     history: Extent | None = None
+    norms: Norms = field(default_factory=Norms)
+    rollbacks: tuple[tuple[int, int], ...] = ()
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
         metadata = {
@@ -118,6 +130,8 @@ class ServerState(SavedArchive):
             "round": self.round,
             "accepted": dict(self.accepted),
             "history": self.history,
+            "norms": asdict(self.norms),
+            "rollbacks": self.rollbacks,
         }
         return metadata, {f"server/{name}": vector for name, vector in self.vectors.items()}
 
@@ -130,6 +144,8 @@ class ServerState(SavedArchive):
             arrays_in(arrays, "server"),
             metadata["accepted"],
             None if history is None else Extent(*history),
+            Norms(**metadata["norms"]),
+            tuple((before, after) for before, after in metadata["rollbacks"]),
         )
 
 

@@ -41,6 +41,8 @@ class Status(SavedJson):
         For each agent whose last reply was refused, the reason.
     note : str
         A remark of the server, for example why the gap could not be certified.
+    warning : str
+        That the training gets worse, if it does.
     error : str
         Why the training failed.
     """
@@ -64,6 +66,7 @@ class Status(SavedJson):
     late: list[str] = field(default_factory=list)
     refused: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    warning: str = ""
     error: str = ""
 
     def _to_json(self) -> Metadata:

@@ -32,6 +32,10 @@ class Stateful(Protocol):
         """Restore what `state_dict` returned."""
 
 
+GROWTH = 1e6
+"""A run has diverged if its objective is this many times as large as at the start."""
+
+
 class JournalHook(Hook):
     """Writes the record of every evaluated round to a journal."""
 
@@ -73,17 +77,37 @@ class ProgressHook(Hook):
 
 
 class DivergenceHook(Hook):
-    """Ends a run whose objective is not finite, unless the refusals allow for it."""
+    """Ends a run whose objective grows without bound, or is not finite.
+
+    Refusals may allow for an objective that is not finite.
+    """
 
     def on_evaluation(self, runner: Runner, evaluation: Evaluation) -> None:
         """Refuse the agents whose loss is not finite; end the run if there are too many."""
-        if np.isfinite(evaluation.record.objective):
+        objective = evaluation.record.objective
+        if np.isfinite(objective):
+            if _has_grown(runner, objective):
+                message = f"Diverged by round {runner.state.round - 1}: the objective is more than "
+                message += f"{GROWTH:g} times as large as at the start, {objective:.3g}"
+                runner.ending = Ending("diverged", f"{message}; {runner.engine.algorithm.advice}.")
             return
         refusals = runner.recorder.refusals
         refusals.extend(runner.engine.refuse_infinite(runner.state, evaluation.record))
         if len(refusals) > runner.max_refusals:
             message = f"Diverged by round {runner.state.round - 1}: the objective is not finite"
             runner.ending = Ending("diverged", f"{message}; {runner.engine.algorithm.advice}.")
+
+
+def _has_grown(runner: Runner, objective: float) -> bool:
+    """Return whether an objective is far above those of the start and of models that are zero.
+
+    A run may start at models with hardly any objective, so the start alone does not say enough.
+    """
+    start = abs(runner.recorder.start.objective)
+    if not objective > GROWTH * start:
+        return False
+    problem = runner.engine.problem
+    return objective > GROWTH * abs(problem.loss(np.zeros(problem.n))) > 0
 
 
 class StopHook(Hook):

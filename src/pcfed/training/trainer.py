@@ -192,6 +192,9 @@ class Trainer:
         directory.log(f"start or resume: {setup.problem!r}, {setup.algorithm!r}")
         for warning in setup.warnings:
             notify(warning)
+        unstable = setup.algorithm.stability_warning(self.config.training.local_steps)
+        if unstable is not None:
+            notify(unstable)
         if needs_step_search(setup.algorithm, setup.problem):
             result = self._search_step(workers, callbacks, notify)
         else:

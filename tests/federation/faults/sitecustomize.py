@@ -17,7 +17,7 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
     from flwr.supernode.runtime import run_clientapp
 
     from pcfed import PCFedSplit
-    from pcfed.federation.client import ClientState
+    from pcfed.federation.client_state import ClientState
 
     save, local = ClientState.save, PCFedSplit.local
 

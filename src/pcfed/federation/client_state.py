@@ -1,0 +1,93 @@
+"""The private state of an agent, in a file that never leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+from pcfed.algorithms import RoundInfo
+from pcfed.arrays import Array
+from pcfed.federation.protocol import read_round_info, round_metadata
+from pcfed.simulation.result import arrays_in
+from pcfed.storage.archive import AnyArray
+from pcfed.storage.saved import Metadata, SavedArchive, Upgrades
+
+
+class Audit(NamedTuple):
+    """An audit that an agent has answered.
+
+    ``accepted`` is the round of the agent's last accepted update at that time, and ``digest`` is
+    the hash from which the random vectors were drawn.
+    """
+
+    accepted: int
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class PendingUpdate:
+    """An update of a round that the server may accept or not.
+
+    ``kept`` is what the agent needs to commit it, ``sent`` is what it sends to the server, and
+    ``received`` are the server's vectors of that round.
+    """
+
+    round_info: RoundInfo
+    kept: Mapping[str, Array]
+    sent: Mapping[str, Array]
+    received: Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientState(SavedArchive):
+    """The private state of an agent, in a file that never leaves it.
+
+    ``accepted`` is the round of its last update that the agent knows to be accepted, ``private``
+    has its private vectors as arrays of one row, and ``pending`` is its last update, until it is
+    known whether the server accepted it. ``rollbacks`` is how often the training has gone back, and
+    ``audit`` says which audit the agent has answered last.
+    """
+
+    file_kind: ClassVar[str] = "state of an agent"
+    format: ClassVar[int] = 4
+    upgrades: ClassVar[Upgrades] = {3: lambda metadata: {**metadata, "rollbacks": 0, "audit": None}}
+    read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
+    advice: ClassVar[str] = "restore it from a backup."
+
+    training: str
+    accepted: int
+    private: Mapping[str, Array]
+    pending: PendingUpdate | None = None
+    rollbacks: int = 0
+    audit: Audit | None = None
+
+    def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
+        pending = self.pending
+        groups = {"private": self.private}
+        if pending is not None:
+            groups |= {"kept": pending.kept, "sent": pending.sent, "received": pending.received}
+        metadata = {
+            "training": self.training,
+            "accepted": self.accepted,
+            "pending": None if pending is None else round_metadata(pending.round_info),
+            "rollbacks": self.rollbacks,
+            "audit": self.audit,
+        }
+        arrays = {
+            f"{group}/{name}": vector
+            for group, vectors in groups.items()
+            for name, vector in vectors.items()
+        }
+        return metadata, arrays
+
+    @classmethod
+    def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, AnyArray]) -> Self:
+        pending = None
+        if metadata["pending"] is not None:
+            kept, sent, received = (arrays_in(arrays, g) for g in ("kept", "sent", "received"))
+            pending = PendingUpdate(read_round_info(metadata["pending"]), kept, sent, received)
+        audit = None if metadata["audit"] is None else Audit(*metadata["audit"])
+        private = arrays_in(arrays, "private")
+        training, accepted = metadata["training"], metadata["accepted"]
+        return cls(training, accepted, private, pending, metadata["rollbacks"], audit)
