@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from pcfed.federation.flower import DATABASE, erase_messages
 from pcfed.federation.keys import make_keys
 from tests.federation.processes import federation, wait_until
 
@@ -27,7 +29,10 @@ def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
         real.begin("short", rounds=3, minimum=2)
         real.plant(KILLED, "computing", 1, wait=True)
 
+        seen = []
+
         def kill_and_start_again() -> None:
+            seen.append(in_database(real))
             if real.reached and real.killed != [KILLED]:
                 real.kill(KILLED)
                 real.up(secure=True)
@@ -42,8 +47,32 @@ def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
         apps = [path for path in (real.folder / "flower" / "apps").rglob("*") if path.is_file()]
         assert apps
         assert not [path for path in apps if path.name.startswith("agent-")]
+        assert any(seen)  # Flower keeps messages while a round lasts
+        assert not in_database(real)
+        assert (real.folder / "flower").stat().st_mode & 0o077 == 0
         assert real.down() == 4
         assert real.alive() == {}
+
+
+def in_database(real) -> bool:
+    """Return whether a message is in the files of the SuperLink's database."""
+    files = (real.folder / DATABASE).parent.glob(f"{DATABASE.name}*")
+    return any(b"accepted_round" in file.read_bytes() for file in files)
+
+
+def test_deleted_messages_are_erased(tmp_path):
+    path = tmp_path / DATABASE
+    path.parent.mkdir()
+    assert erase_messages(tmp_path / "nowhere")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA journal_mode=WAL")
+    other.execute("CREATE TABLE message (content BLOB)")
+    other.execute("INSERT INTO message VALUES (?)", [b"secret update" * 1000])
+    other.execute("DELETE FROM message")
+    assert any(b"secret" in file.read_bytes() for file in path.parent.iterdir())
+    assert erase_messages(tmp_path)  # the SuperLink is still connected
+    assert not any(b"secret" in file.read_bytes() for file in path.parent.iterdir())
+    other.close()
 
 
 @pytest.mark.skipif(

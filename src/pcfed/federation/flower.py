@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import tomllib
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,6 +18,9 @@ from pcfed.storage.atomic import write_atomically
 
 FLOWER_NAME = "pcfed"
 """Name of the SuperLink in Flower's configuration."""
+
+DATABASE = Path("flower", "superlink.db")
+"""The SuperLink's database in the folder of a federation."""
 
 FLOWER_APP = """[project]
 name = "pcfed-federation"
@@ -86,12 +91,31 @@ def superlink_command(folder: Path, host: str, port: int, *, secure: bool) -> Co
     """Return the command of a SuperLink, whose files and keys are in a folder."""
     keys = folder / "keys"
     command: Command = [program("flower-superlink"), "--host", host, "--port", port]
-    command += ["--database", folder / "flower" / "superlink.db"]
+    command += ["--database", folder / DATABASE]
     command += ["--disable-runtime-dependency-installation"]
     if not secure:
         return [*command, "--insecure"]
     command += ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt"]
     return [*command, "--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
+
+
+def erase_messages(folder: Path) -> bool:
+    """Erase what is left of delivered messages in the SuperLink's database; False if it is in use.
+
+    Flower deletes the messages of a run at its end, single updates among them, but SQLite leaves
+    their bytes in free pages and in its log. What stays: nodes with their public keys, runs with
+    their times and configurations, and logs.
+    """
+    path = folder / DATABASE
+    if not path.exists():
+        return True
+    try:
+        with closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as database:
+            database.execute("VACUUM")
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error:
+        return False
+    return True
 
 
 def supernode_command(agent_file: Path, connection: Connection, key: Path) -> Command:

@@ -61,7 +61,7 @@ class LocalFederation(ServerFolder):
         program("flower-superlink")  # nothing is written where Flower is not installed
         if self.server_file.exists():
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         rng = np.random.default_rng(0)
         names = [f"agent-{i + 1}" for i in range(num_agents)]
         centers = rng.normal(size=(3, 5))

@@ -21,10 +21,12 @@ from pcfed.config.federation_files import ServerFile, read_server_file
 from pcfed.config.json_schema import toml_value
 from pcfed.errors import display_path, one_line
 from pcfed.federation.flower import (
+    DATABASE,
     FLOWER_APP,
     FLOWER_NAME,
     Connection,
     environment,
+    erase_messages,
     program,
     superlink_command,
 )
@@ -87,6 +89,10 @@ class ServerFolder:
                 f"federation: port {processes.port} is in use by another program; stop it, or "
                 "choose another port."
             )
+        # Its database has single updates while a round lasts.
+        folder = (self.folder / DATABASE).parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
         command = superlink_command(self.folder, HOST, processes.port, secure=processes.secure)
         processes = self._add_process(processes, SUPERLINK, self._spawn(SUPERLINK, command))
         pid = processes.pids[SUPERLINK]
@@ -119,6 +125,7 @@ class ServerFolder:
             return 0
         stop(processes.pids.values())
         self._processes_path.unlink()
+        erase_messages(self.folder)
         return len(processes.pids)
 
     @property
@@ -156,6 +163,7 @@ class ServerFolder:
         app = (self.folder / APP_FILE).parent
         line = ("run", app, FLOWER_NAME, "--stream", "--run-config", self.folder / RUN_FILE)
         self._flwr(*line, on_tick=on_tick)
+        erase_messages(self.folder)
         return self._result_time() > before
 
     @property
