@@ -53,3 +53,7 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
 home = Path(os.environ.get("FAULT", "nowhere"))
 if any("flwr-clientapp" in word for word in sys.orig_argv) and (home / "fault.json").exists():
     install(home, **json.loads((home / "fault.json").read_text()))
+if any("flwr-clientapp" in word for word in sys.orig_argv) and (home / "chaos.json").exists():
+    import chaos
+
+    chaos.install(home)
