@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from pcfed.federation.client_state import ClientState
 from pcfed.federation.keys import make_keys
-from pcfed.federation.paths import STATE
+from pcfed.federation.paths import CHECKPOINT, STATE
+from pcfed.federation.rollback import roll_back
+from pcfed.federation.server_state import ServerState
 from tests.federation.processes import SPLIT, Federation, federation, wait_until
 from tests.federation.test_server import MODULE
 
@@ -123,6 +126,21 @@ def test_an_app_that_outlives_its_node_and_writes_its_state_later(real):
     accepted = real.check()
     assert FAULTY not in accepted[1]
     assert (real.faults / "written").exists()
+
+
+def test_a_rollback(real):
+    """The same rounds again, from earlier states of server and agents: the same bits."""
+    real.begin("rollback", rounds=4)
+    real.server_file.write_text(real.server_file.read_text() + "keep_every = 2\n")
+    real.train()
+    before = ServerState.load(real.training_directory / CHECKPOINT).vectors
+    roll_back(real.training_directory, 2)
+    real.train()
+    assert real.check() == [real.names] * 4
+    after = ServerState.load(real.training_directory / CHECKPOINT)
+    assert after.rollbacks == ((4, 2),)
+    for name, vector in before.items():
+        np.testing.assert_array_equal(after.vectors[name], vector)
 
 
 def once(real: Federation, *steps) -> object:
