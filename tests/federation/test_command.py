@@ -120,6 +120,22 @@ def test_a_run_that_fails_says_which_agents_were_refused(tmp_path, training, mon
     assert "Too few agents. a was refused: its log says why. Rerun the command to resume" in said
 
 
+def test_what_may_go_wrong_is_said_before_a_run_and_after_it(
+    tmp_path, training, monkeypatch, capsys
+):
+    write(training, [], stage="done", warning="The losses get worse.")
+    monkeypatch.setattr(LocalFederation, "processes", Processes(1, False, {}))
+    monkeypatch.setattr(LocalFederation, "run", lambda self, *line, **options: True)
+    changes = ["algorithm.name=PCFedAvg", "algorithm.step=0.5", "algorithm.penalty=1"]
+    changes += ["center=average"]
+    text = (tmp_path / "server.toml").read_text().replace('prox = "auto"\n', "")
+    (tmp_path / "server.toml").write_text(text)
+    federation.run_training(LocalFederation(tmp_path, changes), tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "PCFedAvg: step × penalty × local steps is 10; above 2.5 models may leave" in said
+    assert "The losses get worse." in said
+
+
 @pytest.mark.parametrize(
     ("line", "shown"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
@@ -335,3 +336,25 @@ def test_an_agent_imports_only_what_its_own_file_names(folder, own_algorithm):
         "agent-3": "the agent does not know the algorithm 'Momentum'; its owner must name the "
         'module that registers it, as in imports = ["my_algorithms"], in the agent\'s file'
     }
+
+
+def test_a_rollback_by_its_command(folder):
+    """Back to round 2 of 4, then on to round 4: the numbers of a training that never went back."""
+    change(folder, "rounds = 2", "rounds = 4\nkeep_every = 2")
+    grid = grid_of(folder)
+    before = train(folder, grid)
+    line = [sys.executable, "-m", "pcfed", "federation", "rollback", "--folder", str(folder)]
+    listed = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert listed.returncode == 2
+    assert "got nothing; 4 rounds are done, and the kept ones before are: 0, 2." in (
+        " ".join(listed.stderr.split())
+    )
+    line += ["--to-round", "2"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "The training went back from round 4 to round 2." in " ".join(done.stdout.split())
+    assert not (folder / "server.example" / "result.json").exists()
+    after = train(folder, grid)
+    assert (after.rounds, after.finished) == (4, NAMES)
+    assert after.certificate == before.certificate
+    assert max(after.audit.values()) < 1e-14

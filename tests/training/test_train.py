@@ -250,3 +250,15 @@ def test_refusals_are_shown_and_logged(tmp_path):
     assert "is above the limit 1e-12" in messages[0]
     assert "diverged" in (tmp_path / "run" / "log.txt").read_text()
     assert np.all(result.models == 0)
+
+
+def test_an_unstable_step_and_penalty_are_warned_of(tmp_path):
+    """The product of step, penalty and local steps is 10, above 2.5."""
+    table = '[algorithm]\nname = "PCFedAvg"\nstep = 0.5\npenalty = 1.0\n\n'
+    config = CONFIG.replace("[training]", f"{table}[training]", 1)
+    messages = []
+    path = folder_with(tmp_path, config=config.replace("rounds = 30", "rounds = 1"))
+    prepare(path, tmp_path / "run", overrides=["training.local_steps=20"]).run(
+        notify=messages.append
+    )
+    assert any("step × penalty × local steps is 10; above 2.5 models may" in m for m in messages)

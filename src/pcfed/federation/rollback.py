@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pcfed.errors import display_path, join_names
+from pcfed.errors import display_path
 from pcfed.federation.client_state import ClientState
 from pcfed.federation.paths import CHECKPOINT, EARLIER, LOCK, RESULT
 from pcfed.federation.protocol import Scalar
@@ -70,7 +70,7 @@ def roll_back(folder: Path, to_round: int | None) -> ServerState:
         # The copy of a round that was never completed may be there after a crash.
         possible = [rounds for rounds in _copies(folder) if rounds < now.round]
         if to_round not in possible:
-            choice = join_names([str(rounds) for rounds in possible], 20) or "none yet"
+            choice = ", ".join(map(str, possible)) or "none yet"
             given = "nothing" if to_round is None else to_round
             raise ValueError(
                 f"rollback: --to-round must be a round whose checkpoint is kept, got {given}; "
