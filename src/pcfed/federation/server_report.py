@@ -100,7 +100,11 @@ def _progress(record: ServerRecord) -> list[Block]:
         "last update": f"{datetime.fromtimestamp(status.updated_at):%Y-%m-%d %H:%M:%S}",
     }
     blocks: list[Block] = [Definitions(entries, "tiles")]
-    blocks += [Paragraph(text, css_class="note") for text in (status.error, status.note) if text]
+    blocks += [
+        Paragraph(text, css_class="note")
+        for text in (status.error, status.warning, status.note)
+        if text
+    ]
     if result is None:
         return [*blocks, Paragraph("Rerun the training until it ends.", "No result yet.", "note")]
     if not record.has_ended:
