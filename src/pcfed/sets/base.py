@@ -329,6 +329,10 @@ class ConvexSet(ABC):
         """Return {(f_1 s_1, .., f_n s_n)} for f > 0, or None if no projection onto it is known."""
         return None
 
+    def _parts(self) -> tuple[ConvexSet, ...]:
+        """Return sets whose intersection this set is, as far as it is made from intersections."""
+        return (self,)
+
     def _linear_constraints(self, n: int) -> LinearConstraints | None:
         """Return the constraints that describe the set in n entries, or None if it takes many."""
         return None

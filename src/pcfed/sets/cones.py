@@ -13,6 +13,9 @@ from pcfed.sets.rounding import EPS, as_float64, eps_of, norm
 from pcfed.sets.usage import ACTIVE, Usage
 from pcfed.validation import count
 
+MAX_ROUNDING_STEPS = 1000
+"""Limit on the steps to the next number that correct rounding errors; one or two are usual."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SelfDualCone(ConvexSet):
@@ -56,7 +59,9 @@ class SecondOrderCone(SelfDualCone):
         height = t + 0.5 * (length - t)
         p: Array = (y * (height / length)).astype(x.dtype, copy=False)
         p[0] = height
-        while p[0] < norm(p[1:]):  # rounding may leave p outside by some ε
+        for _ in range(MAX_ROUNDING_STEPS):  # rounding may leave p outside by some ε
+            if not p[0] < norm(p[1:]):
+                break
             p[0] = np.nextafter(p[0], p.dtype.type(math.inf))
         return p
 

@@ -275,7 +275,9 @@ def _shortest_vector(G: Float64Array, h: Float64Array) -> Float64Array | None:
     far away neither take time nor spoil the scaling.
     """
     working = h < 0.0
-    while True:
+    if not working.any():
+        return np.zeros(G.shape[1])
+    while True:  # ends because rows are only added
         u = _solve_quadratic_program(G[working], h[working])
         if u is None:
             return None
