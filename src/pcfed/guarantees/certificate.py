@@ -192,7 +192,7 @@ def _gap_term(
 
 def _linear_gap(agent: Agent, model: Array, q: Array) -> float:
     r"""Return $\max_{s \in X_j} \langle q, \hat x_j - s\rangle$."""
-    return max(0.0, float(q @ model) + agent.feasible_set.support_bound(-q))
+    return max(0.0, float(q @ model) + agent.feasible_set.support_bound(-q, near=model))
 
 
 def gap_sentence(objective: float | None, gap: float | None, reason: str | None) -> str:

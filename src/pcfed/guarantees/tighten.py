@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -33,12 +34,17 @@ import numpy as np
 from pcfed.arrays import Float64Array
 from pcfed.guarantees.accelerated_gradient import accelerated_steps
 from pcfed.problem import Agent, Center
-from pcfed.sets import WarmStart
+from pcfed.sets import ProjectionError, WarmStart
 
 STEPS_PER_EVALUATION = 10
 """Steps between two evaluations of the gap."""
 PATIENCE = 30
 """The search ends when the gap has fallen by less than 2 % in this number of evaluations."""
+
+ITERATIVE_PATIENCE, ITERATIVE_STEPS = 2, 20
+"""The same, and a limit on the steps, where projections are iterations of their own."""
+ITERATIVE_GOAL = 1e-9
+"""Where they are, the search also ends at this gap, relative to the products of b and models."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +100,13 @@ class Tangents:
             return self.own_gradients + force
         return np.asarray(self.own_gradients + (self.shared_gradient - force.mean(axis=0)) + force)
 
+    @property
+    def size(self) -> float:
+        r"""The mean of $\|b_i\| \|\hat x_i\|$: what the terms of the gap are differences of."""
+        b = self.gradients(self.deviations(self.models))
+        products = np.linalg.norm(b, axis=1) * np.linalg.norm(self.models, axis=1)
+        return float(products.mean())
+
     def gap_terms(self, s: Float64Array) -> Float64Array:
         """Return every agent's term of the gap that a point s proves."""
         if not self.bounded:
@@ -103,7 +116,9 @@ class Tangents:
         difference = self.models - self.center - e
         terms = np.empty(len(self.agents))
         for i, agent in enumerate(self.agents):
-            linear = float(b[i] @ self.models[i]) + agent.feasible_set.support_bound(-b[i])
+            # Where s solves the problem above, −b_i is a normal vector of the set at s_i.
+            bound = agent.feasible_set.support_bound(-b[i], near=s[i])
+            linear = float(b[i] @ self.models[i]) + bound
             quadratic = float(self.sigma[i, 0]) / 2 * float(difference[i] @ difference[i])
             terms[i] = max(0.0, linear) + quadratic
         return terms / len(self.agents)
@@ -147,14 +162,20 @@ def tighten(tangents: Tangents, max_steps: int, witness: Float64Array | None = N
             agent.feasible_set.project_unchecked(row, row, warm_start)
         return new
 
+    patience = PATIENCE
+    if any(len(agent.feasible_set._parts()) > 1 for agent in tangents.agents):
+        patience, max_steps = ITERATIVE_PATIENCE, min(max_steps, ITERATIVE_STEPS)
+        if best.gap <= ITERATIVE_GOAL * tangents.size:
+            return best
     gaps = [best.gap]
     steps = islice(accelerated_steps(gradient_step, best.witness), max_steps)
-    for k, (s, _) in enumerate(steps, start=1):
-        if k % STEPS_PER_EVALUATION == 0:
-            best = min(best, evaluate(s), key=lambda each: each.gap)
-            gaps.append(best.gap)
-            if len(gaps) > PATIENCE and gaps[-1] > 0.98 * gaps[-1 - PATIENCE]:
-                break
+    with suppress(ProjectionError):  # the best gap before it holds
+        for k, (s, _) in enumerate(steps, start=1):
+            if k % STEPS_PER_EVALUATION == 0:
+                best = min(best, evaluate(s), key=lambda each: each.gap)
+                gaps.append(best.gap)
+                if len(gaps) > patience and gaps[-1] > 0.98 * gaps[-1 - patience]:
+                    break
     return best
 
 

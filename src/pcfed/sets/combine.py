@@ -193,6 +193,18 @@ class Blocks(ConvexSet):
         self._check_zero_where_free(q)
         return math.fsum(member._support_bound(q[span]) for span, member in self._spans(q.size))
 
+    def _support_bound_near(self, q: Float64Array, near: Float64Array) -> float:
+        self._check_zero_where_free(q)
+        spans = self._spans(q.size)
+        return math.fsum(m._support_bound_near(q[span], near[span]) for span, m in spans)
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        part, value = np.zeros_like(y), 0.0
+        for span, member in self._spans(y.size):
+            part[span], own = member._bounded_part(y[span], p[span])
+            value += own
+        return part, value
+
     @property
     def spec(self) -> str:
         """The set as configuration files write it."""
@@ -284,6 +296,13 @@ class Translated(ConvexSet):
     def _support_bound(self, q: Float64Array) -> float:
         return self.set._support_bound(q) + float(q @ self.offset)
 
+    def _support_bound_near(self, q: Float64Array, near: Float64Array) -> float:
+        return self.set._support_bound_near(q, near - self.offset) + float(q @ self.offset)
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        part, value = self.set._bounded_part(y, p - self.offset)
+        return part, value + float(part @ self.offset)
+
     def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
         use = self.set._usage(x - self.offset, v)
         return replace(use, text=f"{use.text}, from its offset")
@@ -360,6 +379,13 @@ class Scaled(ConvexSet):
 
     def _support_bound(self, q: Float64Array) -> float:
         return self.set._support_bound(self.factor * q)
+
+    def _support_bound_near(self, q: Float64Array, near: Float64Array) -> float:
+        return self.set._support_bound_near(self.factor * q, near / self.factor)
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        part, value = self.set._bounded_part(self.factor * y, p / self.factor)
+        return part / self.factor, value
 
     def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
         use = self.set._usage(x / self.factor, None if v is None else self.factor * v)

@@ -29,6 +29,10 @@ class SelfDualCone(ConvexSet):
             )
         return np.zeros_like(q)
 
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        # Moreau: what the projection removes is in the polar cone, where the support function is 0.
+        return y - as_float64(self._project(y, None)), 0.0
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecondOrderCone(SelfDualCone):

@@ -28,7 +28,8 @@ from pcfed.sets.combine import scale_entries
 from pcfed.sets.members import empty_intersection, limited_work, names, project_float64
 from pcfed.sets.polyhedra import Polyhedron
 from pcfed.sets.rounding import EPS, repeat_until_contained
-from pcfed.sets.splitting import split_projection
+from pcfed.sets.splitting import project_through_members
+from pcfed.sets.support import support_of_members
 from pcfed.sets.usage import Usage, split_normal, tightest
 
 MAX_MERGED_ENTRIES = 256
@@ -175,13 +176,24 @@ class Intersection(ConvexSet):
         return super()._minimize_linear(q)
 
     def _support_bound(self, q: Float64Array) -> float:
-        reasons = []
-        best = math.inf
-        for member in self._members(q.size):
+        return self._split_support_bound(q, None)
+
+    def _support_bound_near(self, q: Float64Array, near: Float64Array) -> float:
+        return self._split_support_bound(q, near)
+
+    def _split_support_bound(self, q: Float64Array, near: Float64Array | None) -> float:
+        """Return a bound by a single member, or by a split of q over all of them if it is less."""
+        members = self._members(q.size)
+        if len(members) == 1:
+            return members[0]._support_bound(q)
+        best, reasons = math.inf, []
+        for member in members:
             try:
                 best = min(best, member._support_bound(q))
             except (UnboundedError, NotImplementedError) as reason:
                 reasons.append(str(reason))
+        with np.errstate(all="ignore"), limited_work():
+            best = support_of_members(members, q, best, near)
         if best == math.inf:
             raise UnboundedError(
                 f"Intersection: no member is bounded in this direction ({' '.join(reasons)})"
@@ -211,7 +223,7 @@ def _nearest(members: tuple[ConvexSet, ...], x: Float64Array) -> Float64Array:
             if found is None:
                 raise empty_intersection(members)
             return found
-    return split_projection(members, x)[0]
+    return project_through_members(members, x)
 
 
 def _project_l1_in_box(

@@ -44,6 +44,9 @@ MAX_CYCLES = 50
 ITERATIONS = (1_000, 9_000)
 """Iterations of ADMM before members are tested for touching, and then before an error."""
 
+SPLIT_ITERATIONS = 300
+"""Iterations of ADMM where normal vectors may be inexact."""
+
 MEMORY = 10
 """Number of previous steps from which Anderson acceleration extrapolates."""
 
@@ -51,27 +54,40 @@ PATIENCE = 100
 """Iterations without progress after which acceleration is switched off for as many."""
 
 
-def split_projection(members: Members, x: Float64Array) -> tuple[Float64Array, list[Float64Array]]:
-    """Return the projection p of x, and normal vectors y_k of the members there: x − p = Σ y_k.
+def project_through_members(members: Members, x: Float64Array) -> Float64Array:
+    """Return the projection of x onto the intersection of the members.
 
-    Where members touch, there may be no normal vectors with this sum, and those that are returned
-    only approach it.
+    Raises
+    ------
+    ProjectionError
+        If the members have no point in common, or no point of theirs is found.
     """
     p, y, converged = dykstra(members, x)
     for iterations in ITERATIONS:
         if converged:
-            break
+            return p
         p, y, converged = admm(members, x, p, y, iterations)
         if not converged and (found := project_to_touching(members, x, p)) is not None:
-            return found, y
-    if not converged:
-        off = max(norm(p - project_float64(member, p)) for member in members)
-        raise ProjectionError(
-            f"Intersection: {names(members)} have a distance of {off:.3g} from the point of the "
-            f"last of {sum(ITERATIONS)} iterations, because they hardly meet or the point is very "
-            "far away; relax one of them or move the point."
-        )
-    return p, y
+            return found
+    if converged:
+        return p
+    off = max(norm(p - project_float64(member, p)) for member in members)
+    raise ProjectionError(
+        f"Intersection: {names(members)} have a distance of {off:.3g} from the point of the "
+        f"last of {sum(ITERATIONS)} iterations, because they hardly meet or the point is very far "
+        "away; relax one of them or move the point."
+    )
+
+
+def split_projection(
+    members: Members, x: Float64Array
+) -> tuple[Float64Array, list[Float64Array], bool]:
+    """Return the projection p of x, normal vectors y_k of the members there, and whether they are.
+
+    x − p = Σ y_k if they are; otherwise all of them are iterates, from which p is missing little.
+    """
+    p, y, converged = dykstra(members, x)
+    return (p, y, True) if converged else admm(members, x, p, y, SPLIT_ITERATIONS)
 
 
 def dykstra(members: Members, x: Float64Array) -> tuple[Float64Array, list[Float64Array], bool]:
