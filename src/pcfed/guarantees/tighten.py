@@ -31,10 +31,11 @@ from itertools import islice
 
 import numpy as np
 
-from pcfed.arrays import Float64Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.accelerated_gradient import accelerated_steps
 from pcfed.problem import Agent, Center
 from pcfed.sets import ProjectionError, WarmStart
+from pcfed.sets.rounding import MAX_ENTRY
 
 STEPS_PER_EVALUATION = 10
 """Steps between two evaluations of the gap."""
@@ -117,11 +118,10 @@ class Tangents:
         terms = np.empty(len(self.agents))
         for i, agent in enumerate(self.agents):
             # Where s solves the problem above, −b_i is a normal vector of the set at s_i.
-            bound = agent.feasible_set.support_bound(-b[i], near=s[i])
-            linear = float(b[i] @ self.models[i]) + bound
+            linear = linear_gap(agent, self.models[i], b[i], near=s[i])
             quadratic = float(self.sigma[i, 0]) / 2 * float(difference[i] @ difference[i])
-            terms[i] = max(0.0, linear) + quadratic
-        return terms / len(self.agents)
+            terms[i] = linear + quadratic
+        return finite_or_infinite(terms / len(self.agents))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +158,8 @@ def tighten(tangents: Tangents, max_steps: int, witness: Float64Array | None = N
 
     def gradient_step(y: Float64Array) -> Float64Array:
         new: Float64Array = y - tangents.gradients(tangents.deviations(y)) / L
+        if not np.abs(new).max() <= MAX_ENTRY:
+            raise ProjectionError("tighten: the step is too long for a projection.")
         for agent, row, warm_start in zip(tangents.agents, new, warm_starts, strict=True):
             agent.feasible_set.project_unchecked(row, row, warm_start)
         return new
@@ -177,6 +179,22 @@ def tighten(tangents: Tangents, max_steps: int, witness: Float64Array | None = N
                 if len(gaps) > patience and gaps[-1] > 0.98 * gaps[-1 - patience]:
                     break
     return best
+
+
+def linear_gap(agent: Agent, model: Array, q: Array, near: Array) -> float:
+    r"""Return $\max_{s \in X_j} \langle q, \hat x_j - s\rangle$, or inf if it is not known.
+
+    ``near`` is a point of the set that is close to the maximizer s.
+    """
+    if not np.abs(q).max() <= MAX_ENTRY:  # NaN, or too large for sets to be evaluated
+        return math.inf
+    gap = float(q @ model) + agent.feasible_set.support_bound(-q, near=near)
+    return math.inf if math.isnan(gap) else max(0.0, gap)
+
+
+def finite_or_infinite(terms: Float64Array) -> Float64Array:
+    """Return terms of a gap with inf instead of NaN: an overflow leaves them unknown, not small."""
+    return np.where(np.isnan(terms), math.inf, terms)
 
 
 def couplings(agents: Sequence[Agent]) -> Float64Array:

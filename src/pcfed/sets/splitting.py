@@ -126,6 +126,11 @@ def admm(
         u = v - z
         p = (x + rho * (z - u).sum(axis=0)) / (1.0 + len(members) * rho)
         residual, size = norm((p - z).ravel()), max(map(norm, z))
+        if not math.isfinite(residual):
+            raise ProjectionError(
+                f"Intersection: the sizes of {names(members)} and of the point are too different "
+                "for floating-point arithmetic; rescale them."
+            )
         if residual <= 8.0 * EPS * math.sqrt(x.size) * size:
             return np.asarray(z[-1]), list(rho * u), True
         # Rarely, at powers of 2, since the support functions may cost more than an iteration.
