@@ -387,8 +387,9 @@ def _certify(
         # ḡ has the gradient of the coupling in it, which tightening treats exactly: take it out.
         shared = means.gradient + (couplings(problem.agents) * (models - c)).mean(axis=0)
         tangents = Tangents(problem.agents, models, c, own, shared, problem.center)
-        tight = tighten(tangents, tightening, witness)
-        gap_terms, proof = tight.gap_terms, tight.witness
+        if tangents.worth_tightening(float(gap_terms.sum())):
+            tight = tighten(tangents, tightening, witness)
+            gap_terms, proof = tight.gap_terms, tight.witness
     return Certificate(
         objective=means.objective,
         gap=None if means.nonconvex else float(gap_terms.sum()),

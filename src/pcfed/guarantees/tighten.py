@@ -45,7 +45,7 @@ PATIENCE = 30
 ITERATIVE_PATIENCE, ITERATIVE_STEPS = 2, 20
 """The same, and a limit on the steps, where projections are iterations of their own."""
 ITERATIVE_GOAL = 1e-9
-"""Where they are, the search also ends at this gap, relative to the products of b and models."""
+"""Where they are, no steps are taken from this gap, relative to the products of b and models."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +101,21 @@ class Tangents:
             return self.own_gradients + force
         return np.asarray(self.own_gradients + (self.shared_gradient - force.mean(axis=0)) + force)
 
-    @property
-    def size(self) -> float:
-        r"""The mean of $\|b_i\| \|\hat x_i\|$: what the terms of the gap are differences of."""
+    @cached_property
+    def iterative(self) -> bool:
+        """Whether projections onto a set are iterations of their own: those onto intersections."""
+        return any(len(agent.feasible_set._parts()) > 1 for agent in self.agents)
+
+    def worth_tightening(self, gap: float) -> bool:
+        r"""Return whether a gap is large enough for steps that take iterations each.
+
+        The terms of a gap are differences of numbers of the size $\|b_i\| \|\hat x_i\|$.
+        """
+        if not self.iterative:
+            return True
         b = self.gradients(self.deviations(self.models))
-        products = np.linalg.norm(b, axis=1) * np.linalg.norm(self.models, axis=1)
-        return float(products.mean())
+        sizes = np.linalg.norm(b, axis=1) * np.linalg.norm(self.models, axis=1)
+        return not gap <= ITERATIVE_GOAL * float(sizes.mean())
 
     def gap_terms(self, s: Float64Array) -> Float64Array:
         """Return every agent's term of the gap that a point s proves."""
@@ -165,10 +174,8 @@ def tighten(tangents: Tangents, max_steps: int, witness: Float64Array | None = N
         return new
 
     patience = PATIENCE
-    if any(len(agent.feasible_set._parts()) > 1 for agent in tangents.agents):
+    if tangents.iterative:
         patience, max_steps = ITERATIVE_PATIENCE, min(max_steps, ITERATIVE_STEPS)
-        if best.gap <= ITERATIVE_GOAL * tangents.size:
-            return best
     gaps = [best.gap]
     steps = islice(accelerated_steps(gradient_step, best.witness), max_steps)
     with suppress(ProjectionError):  # the best gap before it holds

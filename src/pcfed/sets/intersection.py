@@ -184,16 +184,15 @@ class Intersection(ConvexSet):
     def _split_support_bound(self, q: Float64Array, near: Float64Array | None) -> float:
         """Return a bound by a single member, or by a split of q over all of them if it is less."""
         members = self._members(q.size)
-        if len(members) == 1:
-            return members[0]._support_bound(q)
         best, reasons = math.inf, []
         for member in members:
             try:
                 best = min(best, member._support_bound(q))
             except (UnboundedError, NotImplementedError) as reason:
                 reasons.append(str(reason))
-        with np.errstate(all="ignore"), limited_work():
-            best = support_of_members(members, q, best, near)
+        if len(members) > 1:
+            with np.errstate(all="ignore"), limited_work():
+                best = support_of_members(members, q, best, near)
         if best == math.inf:
             raise UnboundedError(
                 f"Intersection: no member is bounded in this direction ({' '.join(reasons)})"

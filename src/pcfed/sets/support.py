@@ -31,7 +31,7 @@ from pcfed.sets.splitting import project_through_members, split_projection
 STEP_LENGTHS = (1.0, 10.0, 30.0, 100.0, 300.0, 1e3)
 """Lengths of the proximal steps, relative to the size of the set."""
 
-ACCURACY = 1e-10
+ACCURACY = 1e-9
 """The difference of the bounds, relative to ‖q‖ times the size of the set, that is small enough."""
 
 RELATIVE_ACCURACY = 1e-2
