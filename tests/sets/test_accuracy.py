@@ -12,15 +12,22 @@ from scipy.optimize import lsq_linear
 
 from pcfed.sets import (
     Affine,
+    Blocks,
     Box,
+    CustomSet,
+    Ellipsoid,
     Halfspace,
     Hyperplane,
     Intersection,
     L1Ball,
     L2Ball,
+    NuclearBall,
     Polyhedron,
     ProjectionError,
+    Scaled,
+    SecondOrderCone,
     Simplex,
+    Translated,
     WarmStart,
 )
 
@@ -134,6 +141,17 @@ def test_polyhedra_of_all_kinds(kind, scale):
             assert convex.project(p.astype(np.float32)).dtype == np.float32
 
 
+def test_the_apex_of_a_polyhedral_cone():
+    """The only point is 0, where rounding errors of any size are large in relation to it."""
+    cone = Polyhedron([[2.5, 1.5, 0, 0], [-2.5, -1.5, 0, 0], [-1, 1, 0, 0]], [0, 0, 0])
+    rng = np.random.default_rng(0)
+    known = [-0.43950353, 2.15894031, 0, 0], [-0.2055216, 2.16443857, 0, 0]
+    for x in (*known, *(rng.normal(size=(500, 4)) * [2, 2, 0, 0])):
+        p = cone.project(x)
+        assert cone.contains(p)
+        assert (np.asarray(x) - p) @ p == pytest.approx(0.0, abs=1e-12)
+
+
 def test_empty_polyhedra_are_reported():
     with pytest.raises(ProjectionError, match="Polyhedron: the set is empty"):
         Polyhedron([[1.0, 0.0], [-1.0, 0.0]], [1.0, -1.001]).project([5.0, 5.0])
@@ -161,11 +179,93 @@ def test_empty_intersections_are_proved_empty(members):
             Intersection(*members).project(x)
 
 
-def test_members_that_only_touch_are_reported():
+def _ball_at(center, radius=1.0):
+    return L2Ball(radius, center=center)
+
+
+@pytest.mark.parametrize(
+    ("members", "touching"),
+    [
+        ((L2Ball(1.0), _ball_at([2.0, 0.0])), [1.0, 0.0]),
+        ((L2Ball(1.0), Translated(L2Ball(1.0), [2.0, 0.0])), [1.0, 0.0]),
+        ((L2Ball(1.0), _ball_at([2.0] + [0.0] * 9)), [1.0] + [0.0] * 9),
+        ((L2Ball(1e8), _ball_at([2e8, 0.0], 1e8)), [1e8, 0.0]),
+        ((L1Ball(1.0), L1Ball(1.0, center=[2.0, 0.0, 0.0])), [1.0, 0.0, 0.0]),
+        ((L2Ball(1.0), Halfspace([-1.0, 0.0], -1.0)), [1.0, 0.0]),
+        ((Ellipsoid(1.0, [1.0, 2.0, 3.0]), _ball_at([2.0, 0.0, 0.0])), [1.0, 0.0, 0.0]),
+        ((L2Ball(1.0), _ball_at([2.0, 0.0, 0.0]), _ball_at([1.0, 1.0, 0.0])), [1.0, 0.0, 0.0]),
+        ((NuclearBall((2, 2), 1.0), _ball_at([2.0, 0.0, 0.0, 0.0])), [1.0, 0.0, 0.0, 0.0]),
+        ((SecondOrderCone(), _ball_at([-1.0, 0.0, 0.0])), [0.0, 0.0, 0.0]),
+    ],
+    ids=str,
+)
+def test_members_that_touch_in_one_point(members, touching):
+    """The point of touching is exact up to the root of the tolerance, which rounding allows."""
+    convex, size = Intersection(*members), max(1.0, np.abs(touching).max())
+    for seed in range(2):
+        x = 3.0 * size * np.random.default_rng(seed).normal(size=len(touching))
+        p = convex.project(x)
+        assert convex.contains(p)
+        np.testing.assert_allclose(p, touching, atol=1e-6 * size)
+
+
+def test_members_that_just_miss_each_other_are_reported():
+    apart = Intersection(L2Ball(1.0), L2Ball(1.0, center=[2.0 + 1e-9, 0.0]))
     with pytest.raises(
         ProjectionError, match=r"L2Ball.* and L2Ball.* have a distance of .* hardly meet"
     ):
-        Intersection(L2Ball(1.0), L2Ball(1.0, center=[2.0, 0.0])).project([3.0, 3.0])
+        apart.project([3.0, 3.0])
+
+
+def test_balls_that_nearly_touch():
+    overlap = 1e-9
+    lens = Intersection(L2Ball(1.0), L2Ball(1.0, center=[2.0 - overlap, 0.0]))
+    p = lens.project([0.3, 4.0])
+    np.testing.assert_allclose(p, [1.0 - overlap / 2, math.sqrt(overlap)], atol=1e-8)
+
+
+def nested(depth, outer):
+    """Return an intersection of two sets in an intersection of two sets, and so on."""
+    rng = np.random.default_rng(0)
+    convex = Intersection(L2Ball(1.0), L1Ball(1.4))
+    for _ in range(depth - 1):
+        convex = Intersection(outer(convex), L2Ball(1.0, center=0.05 * rng.normal(size=4)))
+    return convex
+
+
+def test_nested_intersections_are_flat():
+    convex = nested(24, lambda each: each)
+    assert len(convex.sets) == 25
+    x = 3.0 * np.random.default_rng(1).normal(size=4)
+    p = convex.project(x)
+    flat = Intersection(*(each for each in convex.sets))
+    assert convex.contains(p)
+    assert p.tolist() == flat.project(x).tolist()
+    twice = Intersection(L2Ball(1.0), L1Ball(1.4))
+    for _ in range(24):
+        twice = Intersection(twice, twice)
+    assert len(twice.sets) == 2
+    assert twice.contains(twice.project(x))
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        lambda each: Translated(each, np.full(4, 0.01)),
+        lambda each: Scaled(each, 1.01),
+        lambda each: Blocks({(0, 4): each}),
+    ],
+    ids=["translated", "scaled", "blocks"],
+)
+def test_nested_combinations_of_intersections_are_flat(outer):
+    convex = nested(24, outer)
+    assert convex.contains(convex.project(3.0 * np.random.default_rng(1).normal(size=4)))
+
+
+def test_intersections_that_cannot_be_split_up_end_in_an_error():
+    convex = nested(24, lambda each: CustomSet(each.project))
+    with pytest.raises(ProjectionError, match=r"100000 projections .* use fewer members"):
+        convex.project(3.0 * np.random.default_rng(1).normal(size=4))
 
 
 @given(st.floats(0.0, 1.9), st.sampled_from([0.5, 3.0, 1e3, 1e8]))

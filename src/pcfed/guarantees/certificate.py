@@ -41,10 +41,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.guarantees.tighten import Tangents, couplings, tighten
+from pcfed.guarantees.tighten import (
+    Tangents,
+    couplings,
+    finite_or_infinite,
+    linear_gap,
+    tighten,
+)
 from pcfed.notebook import bar_chart, html_table
 from pcfed.problem import Agent, Problem
 from pcfed.sets import ProjectionError
+from pcfed.sets.rounding import MAX_ENTRY
 from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Result
 from pcfed.validation import boolean, count, instance, positive
@@ -113,6 +120,12 @@ def objective_terms(agent: Agent, model: Array, center: Array) -> ObjectiveTerms
         The mean of the feasible models, or the free centre.
     """
     _check_agent("objective_terms", agent)
+    with np.errstate(all="ignore"):  # certificates check what overflows
+        return _objective_terms(agent, model, center)
+
+
+def _objective_terms(agent: Agent, model: Array, center: Array) -> ObjectiveTerms:
+    """Return what `objective_terms` returns."""
     loss, theta = agent.loss.to_float64(), agent.personalization
     deviation = model - center
     objective = agent.coupling / 2 * float(deviation @ deviation)
@@ -164,8 +177,10 @@ def gap_term(
         The mean $\bar\sigma$ of the couplings if the centre is free; None if it is the average.
     """
     _check_agent("gap_term", agent)
-    own = own_gradient(agent, model)
-    return _gap_term(agent, model, center, own, mean_gradient, m, mean_coupling)[0]
+    with np.errstate(all="ignore"):  # overflow gives an infinite term
+        own = own_gradient(agent, model)
+        term = _gap_term(agent, model, center, own, mean_gradient, m, mean_coupling)[0]
+    return math.inf if math.isnan(term) else term
 
 
 def _gap_term(
@@ -183,16 +198,11 @@ def _gap_term(
     if mean_coupling is not None:
         if mean_coupling == 0:
             unbounded = bool(np.any(mean_gradient))
-            return (math.inf if unbounded else _linear_gap(agent, model, own / m)), own / m
+            return (math.inf if unbounded else linear_gap(agent, model, own / m, model)), own / m
         step = mean_gradient / mean_coupling
         force, moved = sigma * step, sigma / (2 * m) * float(step @ step)
     q = (own + sigma * (model - center) + force) / m
-    return _linear_gap(agent, model, q) + moved, q
-
-
-def _linear_gap(agent: Agent, model: Array, q: Array) -> float:
-    r"""Return $\max_{s \in X_j} \langle q, \hat x_j - s\rangle$."""
-    return max(0.0, float(q @ model) + agent.feasible_set.support_bound(-q))
+    return linear_gap(agent, model, q, model) + moved, q
 
 
 def gap_sentence(objective: float | None, gap: float | None, reason: str | None) -> str:
@@ -345,22 +355,41 @@ def certify(
     count("certify: tightening", tightening, minimum=0)
     given = result.models if isinstance(result, Result) else result
     x = problem.as_models("certify: result", given)
+    with np.errstate(all="ignore"):  # what overflows is an error or an infinite gap
+        return _certify(problem, result, x, center, tightening, witness)
+
+
+def _certify(
+    problem: Problem,
+    result: Result | Array,
+    x: Float64Array,
+    center: Array | None,
+    tightening: int,
+    witness: Float64Array | None,
+) -> Certificate:
+    """Return the certificate of models x, one row per agent."""
     models = np.stack([feasible_model(*pair) for pair in zip(problem.agents, x, strict=True)])
     c = _center(problem, result, models, center)
     means = _mean_terms(problem, models, c)
+    if not math.isfinite(means.objective):
+        raise ValueError(
+            "certify: the objective of the feasible models must be finite, got "
+            f"{means.objective}; rescale the data, the targets or the couplings."
+        )
     free = problem.center == "free"
     coupling = means.coupling if free else None
     own = np.stack([own_gradient(*pair) for pair in zip(problem.agents, models, strict=True)])
     rows = zip(problem.agents, models, own, strict=True)
     terms = [_gap_term(a, y, c, g, means.gradient, problem.m, coupling) for a, y, g in rows]
-    gap_terms = np.array([term for term, _ in terms])
+    gap_terms = finite_or_infinite(np.array([term for term, _ in terms]))
     proof = models
     if tightening and not means.nonconvex and math.isfinite(gap_terms.sum()):
         # ḡ has the gradient of the coupling in it, which tightening treats exactly: take it out.
         shared = means.gradient + (couplings(problem.agents) * (models - c)).mean(axis=0)
         tangents = Tangents(problem.agents, models, c, own, shared, problem.center)
-        tight = tighten(tangents, tightening, witness)
-        gap_terms, proof = tight.gap_terms, tight.witness
+        if tangents.worth_tightening(float(gap_terms.sum())):
+            tight = tighten(tangents, tightening, witness)
+            gap_terms, proof = tight.gap_terms, tight.witness
     return Certificate(
         objective=means.objective,
         gap=None if means.nonconvex else float(gap_terms.sum()),
@@ -497,6 +526,12 @@ def _reason(
         return "no agent is coupled to the free center; give one a positive coupling"
     for agent, name, q, term in zip(agents, names, blocks, gap_terms, strict=True):
         if math.isinf(term):
-            why = agent.feasible_set.support_reason(-q)
-            return f"the set of {name} has no bound along its gradient ({why})"
-    return None
+            in_range = np.abs(q).max() <= MAX_ENTRY
+            why = agent.feasible_set.support_reason(-q) if in_range else None
+            if why is not None:
+                return f"the set of {name} has no bound along its gradient ({why})"
+            return (
+                f"the term of {name} is beyond the range of float64; rescale its data, its "
+                "constraint or the couplings"
+            )
+    return None if math.isfinite(gap_terms.sum()) else "the sum of its terms is beyond float64"

@@ -374,7 +374,7 @@ class _Search:
     def gap(self, q: Float64Array) -> float:
         """Return a bound on the distance of the iterate from the optimum, see `certify`."""
         rows = zip(self.problem.agents, self.x, q, strict=True)
-        gap = sum(q_j @ x_j + a.feasible_set.support_bound(-q_j) for a, x_j, q_j in rows)
+        gap = sum(q_j @ x_j + a.feasible_set.support_bound(-q_j, near=x_j) for a, x_j, q_j in rows)
         in_reach = self.goal < gap < MAX_TIGHTENING_FACTOR * self.goal
         if in_reach and self.iterations % TIGHTEN_EVERY == 0:
             tangents = Tangents(

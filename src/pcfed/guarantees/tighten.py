@@ -24,21 +24,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
 import numpy as np
 
-from pcfed.arrays import Float64Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.accelerated_gradient import accelerated_steps
 from pcfed.problem import Agent, Center
-from pcfed.sets import WarmStart
+from pcfed.sets import ProjectionError, WarmStart
+from pcfed.sets.rounding import MAX_ENTRY
 
 STEPS_PER_EVALUATION = 10
 """Steps between two evaluations of the gap."""
 PATIENCE = 30
 """The search ends when the gap has fallen by less than 2 % in this number of evaluations."""
+
+ITERATIVE_PATIENCE, ITERATIVE_STEPS = 2, 20
+"""The same, and a limit on the steps, where projections are iterations of their own."""
+ITERATIVE_GOAL = 1e-9
+"""Where they are, no steps are taken from this gap, relative to the products of b and models."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +101,22 @@ class Tangents:
             return self.own_gradients + force
         return np.asarray(self.own_gradients + (self.shared_gradient - force.mean(axis=0)) + force)
 
+    @cached_property
+    def iterative(self) -> bool:
+        """Whether projections onto a set are iterations of their own: those onto intersections."""
+        return any(len(agent.feasible_set._parts()) > 1 for agent in self.agents)
+
+    def worth_tightening(self, gap: float) -> bool:
+        r"""Return whether a gap is large enough for steps that take iterations each.
+
+        The terms of a gap are differences of numbers of the size $\|b_i\| \|\hat x_i\|$.
+        """
+        if not self.iterative:
+            return True
+        b = self.gradients(self.deviations(self.models))
+        sizes = np.linalg.norm(b, axis=1) * np.linalg.norm(self.models, axis=1)
+        return not gap <= ITERATIVE_GOAL * float(sizes.mean())
+
     def gap_terms(self, s: Float64Array) -> Float64Array:
         """Return every agent's term of the gap that a point s proves."""
         if not self.bounded:
@@ -103,10 +126,11 @@ class Tangents:
         difference = self.models - self.center - e
         terms = np.empty(len(self.agents))
         for i, agent in enumerate(self.agents):
-            linear = float(b[i] @ self.models[i]) + agent.feasible_set.support_bound(-b[i])
+            # Where s solves the problem above, −b_i is a normal vector of the set at s_i.
+            linear = linear_gap(agent, self.models[i], b[i], near=s[i])
             quadratic = float(self.sigma[i, 0]) / 2 * float(difference[i] @ difference[i])
-            terms[i] = max(0.0, linear) + quadratic
-        return terms / len(self.agents)
+            terms[i] = linear + quadratic
+        return finite_or_infinite(terms / len(self.agents))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,19 +167,41 @@ def tighten(tangents: Tangents, max_steps: int, witness: Float64Array | None = N
 
     def gradient_step(y: Float64Array) -> Float64Array:
         new: Float64Array = y - tangents.gradients(tangents.deviations(y)) / L
+        if not np.abs(new).max() <= MAX_ENTRY:
+            raise ProjectionError("tighten: the step is too long for a projection.")
         for agent, row, warm_start in zip(tangents.agents, new, warm_starts, strict=True):
             agent.feasible_set.project_unchecked(row, row, warm_start)
         return new
 
+    patience = PATIENCE
+    if tangents.iterative:
+        patience, max_steps = ITERATIVE_PATIENCE, min(max_steps, ITERATIVE_STEPS)
     gaps = [best.gap]
     steps = islice(accelerated_steps(gradient_step, best.witness), max_steps)
-    for k, (s, _) in enumerate(steps, start=1):
-        if k % STEPS_PER_EVALUATION == 0:
-            best = min(best, evaluate(s), key=lambda each: each.gap)
-            gaps.append(best.gap)
-            if len(gaps) > PATIENCE and gaps[-1] > 0.98 * gaps[-1 - PATIENCE]:
-                break
+    with suppress(ProjectionError):  # the best gap before it holds
+        for k, (s, _) in enumerate(steps, start=1):
+            if k % STEPS_PER_EVALUATION == 0:
+                best = min(best, evaluate(s), key=lambda each: each.gap)
+                gaps.append(best.gap)
+                if len(gaps) > patience and gaps[-1] > 0.98 * gaps[-1 - patience]:
+                    break
     return best
+
+
+def linear_gap(agent: Agent, model: Array, q: Array, near: Array) -> float:
+    r"""Return $\max_{s \in X_j} \langle q, \hat x_j - s\rangle$, or inf if it is not known.
+
+    ``near`` is a point of the set that is close to the maximizer s.
+    """
+    if not np.abs(q).max() <= MAX_ENTRY:  # NaN, or too large for sets to be evaluated
+        return math.inf
+    gap = float(q @ model) + agent.feasible_set.support_bound(-q, near=near)
+    return math.inf if math.isnan(gap) else max(0.0, gap)
+
+
+def finite_or_infinite(terms: Float64Array) -> Float64Array:
+    """Return terms of a gap with inf instead of NaN: an overflow leaves them unknown, not small."""
+    return np.where(np.isnan(terms), math.inf, terms)
 
 
 def couplings(agents: Sequence[Agent]) -> Float64Array:

@@ -82,6 +82,13 @@ class _OneLinearConstraint(ConvexSet):
             )
         return (b / square) * a
 
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        a, b, square = self._scaled
+        multiple = float(a @ y) / square
+        if not self._has_minimum(-multiple):
+            multiple = 0.0
+        return multiple * a, multiple * b
+
     def _has_minimum(self, multiple: float) -> bool:
         """Return whether ⟨multiple · a, x⟩ has a minimum over the set."""
         return True
@@ -244,6 +251,11 @@ class Affine(ConvexSet):
                 "rows of A; intersect it with a bounded set."
             )
         return origin
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        V, origin = self._basis
+        part = V @ (y @ V)
+        return part, float(part @ origin)
 
     def _linear_constraints(self, n: int) -> LinearConstraints:
         A, b = unit_rows(self.A, self.b)

@@ -213,8 +213,7 @@ class L2Ball(Ball):
         return y * (self.radius / norm(y))
 
     def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
-        length = norm(q)
-        return q * (-self.radius / length) if length > 0 else np.zeros_like(q)
+        return _times(q, -self.radius, norm(q))
 
     def _scale_entries(self, f: Float64Array) -> Ellipsoid:
         return Ellipsoid(self.radius, 1.0 / f, center=self._scaled_center(f))
@@ -270,6 +269,8 @@ class Ellipsoid(Ball):
         # Weights of at most 1 keep the squares from overflowing; λ is scaled accordingly.
         largest = float(self.weights.max())
         w, tau = self.weights / largest, self.radius / largest
+        if tau == 0.0:
+            return np.zeros_like(y)
         squares, multiplier = w * w, 0.0
         # Newton's method for 1/‖v‖ = 1/τ, which is much closer to linear in λ than ‖v‖ = τ.
         for _ in range(MAX_NEWTON_STEPS):
@@ -277,6 +278,8 @@ class Ellipsoid(Ball):
             size = norm(v)
             unit = v / size
             slope = float((squares * unit * unit / (1.0 + multiplier * squares)).sum())
+            if not slope > 0.0:  # NaN, or entries that underflow
+                break
             following = multiplier + (size / tau - 1.0) / slope
             if not following > multiplier * (1.0 + 1e-16):
                 break
@@ -285,8 +288,7 @@ class Ellipsoid(Ball):
 
     def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
         v = q / self.weights
-        length = norm(v)
-        return v / self.weights * (-self.radius / length) if length > 0 else np.zeros_like(q)
+        return _times(v / self.weights, -self.radius, norm(v))
 
     def _scale_entries(self, f: Float64Array) -> Ellipsoid:
         return Ellipsoid(self.radius, self.weights / f, center=self._scaled_center(f))
@@ -394,7 +396,7 @@ class GroupL1Ball(Ball):
         g = self._norms(q)
         j = int(np.argmax(g))
         s = np.where(self.groups == j, q, 0.0)
-        return s * (-self.radius / g[j]) if g[j] > 0 else s
+        return _times(s, -self.radius, float(g[j]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -467,6 +469,14 @@ class NuclearBall(Ball):
     def _minimize_linear_centered(self, q: Float64Array) -> Float64Array:
         U, _, Vt = self._svd(q)
         return -self.radius * np.outer(U[:, 0], Vt[0]).ravel()
+
+
+def _times(vector: Float64Array, radius: float, length: float) -> Float64Array:
+    """Return the vector times radius / length; zeros if the length is zero."""
+    if not length > 0.0:
+        return np.zeros_like(vector)
+    ratio = radius / length
+    return vector * ratio if math.isfinite(ratio) else vector / length * radius
 
 
 def _checked_weights(name: str, weights: ArrayLike, center: Array | None) -> Float64Array:

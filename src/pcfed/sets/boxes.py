@@ -43,6 +43,9 @@ class WholeSpace(ConvexSet):
             )
         return np.zeros_like(q)
 
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        return np.zeros_like(y), 0.0
+
     def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
         return Usage("no limit", False, None, None if v is None else 0.0)
 
@@ -87,6 +90,11 @@ class Bounds(ConvexSet):
                 "is unbounded; give that entry finite bounds."
             )
         return s
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        lower, upper = self._bounds
+        part = np.where(np.isinf(np.where(y > 0, upper, lower)), 0.0, y)
+        return part, self._support_bound(part)
 
     def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
         lower, upper = (np.broadcast_to(bound, x.shape) for bound in self._bounds)

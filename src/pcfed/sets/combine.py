@@ -193,6 +193,18 @@ class Blocks(ConvexSet):
         self._check_zero_where_free(q)
         return math.fsum(member._support_bound(q[span]) for span, member in self._spans(q.size))
 
+    def _support_bound_near(self, q: Float64Array, near: Float64Array) -> float:
+        self._check_zero_where_free(q)
+        spans = self._spans(q.size)
+        return math.fsum(m._support_bound_near(q[span], near[span]) for span, m in spans)
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        part, value = np.zeros_like(y), 0.0
+        for span, member in self._spans(y.size):
+            part[span], own = member._bounded_part(y[span], p[span])
+            value += own
+        return part, value
+
     @property
     def spec(self) -> str:
         """The set as configuration files write it."""
@@ -209,6 +221,15 @@ class Blocks(ConvexSet):
     def _scale_entries(self, f: Float64Array) -> Blocks:
         spans = self._spans(f.size)
         return Blocks((span, scale_entries(member, f[span])) for span, member in spans)
+
+    def _parts(self) -> tuple[ConvexSet, ...]:
+        parts = [(where, member._parts()) for where, member in self.blocks]
+        count = max(len(own) for _, own in parts)
+        if count == 1:
+            return (self,)
+        return tuple(
+            Blocks((where, own[k]) for where, own in parts if k < len(own)) for k in range(count)
+        )
 
     def _linear_constraints(self, n: int) -> LinearConstraints | None:
         systems = []
@@ -275,9 +296,20 @@ class Translated(ConvexSet):
     def _support_bound(self, q: Float64Array) -> float:
         return self.set._support_bound(q) + float(q @ self.offset)
 
+    def _support_bound_near(self, q: Float64Array, near: Float64Array) -> float:
+        return self.set._support_bound_near(q, near - self.offset) + float(q @ self.offset)
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        part, value = self.set._bounded_part(y, p - self.offset)
+        return part, value + float(part @ self.offset)
+
     def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
         use = self.set._usage(x - self.offset, v)
         return replace(use, text=f"{use.text}, from its offset")
+
+    def _parts(self) -> tuple[ConvexSet, ...]:
+        parts = self.set._parts()
+        return (self,) if len(parts) == 1 else tuple(_translated(s, self.offset) for s in parts)
 
     def _scale_entries(self, f: Float64Array) -> Translated:
         return Translated(scale_entries(self.set, f), f * self.offset)
@@ -348,12 +380,40 @@ class Scaled(ConvexSet):
     def _support_bound(self, q: Float64Array) -> float:
         return self.set._support_bound(self.factor * q)
 
+    def _support_bound_near(self, q: Float64Array, near: Float64Array) -> float:
+        return self.set._support_bound_near(self.factor * q, near / self.factor)
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        part, value = self.set._bounded_part(self.factor * y, p / self.factor)
+        return part / self.factor, value
+
     def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
         use = self.set._usage(x / self.factor, None if v is None else self.factor * v)
         return replace(use, text=f"{use.text}, divided by {self.factor:.4g}")
 
+    def _parts(self) -> tuple[ConvexSet, ...]:
+        parts = self.set._parts()
+        return (self,) if len(parts) == 1 else tuple(_scaled(s, self.factor) for s in parts)
+
     def _scale_entries(self, f: Float64Array) -> Scaled:
         return Scaled(scale_entries(self.set, f), self.factor)
+
+
+def _translated(convex: ConvexSet, offset: Float64Array) -> Translated:
+    """Return a translated set; one that is translated already gets the sum of both offsets."""
+    # Every combination around another repeats its projection, so that depth costs time.
+    if isinstance(convex, Translated):
+        return Translated(convex.set, convex.offset + offset)
+    return Translated(convex, offset)
+
+
+def _scaled(convex: ConvexSet, factor: float) -> Translated | Scaled:
+    """Return a scaled set, with one translation and one factor at most."""
+    if isinstance(convex, Translated):
+        return Translated(_scaled(convex.set, factor), factor * convex.offset)
+    if isinstance(convex, Scaled) and 1e-100 < abs(factor * convex.factor) < 1e100:
+        return Scaled(convex.set, factor * convex.factor)
+    return Scaled(convex, factor)
 
 
 def scale_entries(convex: ConvexSet, factors: ArrayLike) -> ConvexSet:

@@ -13,6 +13,9 @@ from pcfed.sets.rounding import EPS, as_float64, eps_of, norm
 from pcfed.sets.usage import ACTIVE, Usage
 from pcfed.validation import count
 
+MAX_ROUNDING_STEPS = 1000
+"""Limit on the steps to the next number that correct rounding errors; one or two are usual."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SelfDualCone(ConvexSet):
@@ -25,6 +28,10 @@ class SelfDualCone(ConvexSet):
                 "itself; intersect it with a bounded set such as L2Ball."
             )
         return np.zeros_like(q)
+
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        # Moreau: what the projection removes is in the polar cone, where the support function is 0.
+        return y - as_float64(self._project(y, None)), 0.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,7 +63,9 @@ class SecondOrderCone(SelfDualCone):
         height = t + 0.5 * (length - t)
         p: Array = (y * (height / length)).astype(x.dtype, copy=False)
         p[0] = height
-        while p[0] < norm(p[1:]):  # rounding may leave p outside by some ε
+        for _ in range(MAX_ROUNDING_STEPS):  # rounding may leave p outside by some ε
+            if not p[0] < norm(p[1:]):
+                break
             p[0] = np.nextafter(p[0], p.dtype.type(math.inf))
         return p
 

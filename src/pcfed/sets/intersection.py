@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -25,13 +25,19 @@ from pcfed.sets.base import (
 )
 from pcfed.sets.boxes import Bounds
 from pcfed.sets.combine import scale_entries
+from pcfed.sets.members import empty_intersection, limited_work, names, project_float64
 from pcfed.sets.polyhedra import Polyhedron
 from pcfed.sets.rounding import EPS, repeat_until_contained
-from pcfed.sets.splitting import admm, dykstra, empty_intersection, names, project_float64
+from pcfed.sets.splitting import project_through_members
+from pcfed.sets.support import support_of_members
 from pcfed.sets.usage import Usage, split_normal, tightest
 
 MAX_MERGED_ENTRIES = 256
 """Up to this many entries, linear members are merged into one polyhedron."""
+
+
+MAX_PARTS = 1000
+"""Up to this many sets, translated, scaled and other combinations of intersections are split up."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -41,12 +47,12 @@ class Intersection(ConvexSet):
     Parameters
     ----------
     *sets : ConvexSet
-        The members, at least one.
+        The members, at least one. Members of a member that is an intersection become members.
 
     Raises
     ------
     ProjectionError
-        From ``project``: if the members have no point in common.
+        From ``project``: if the members have no point in common, or hardly meet.
 
     Examples
     --------
@@ -70,6 +76,7 @@ class Intersection(ConvexSet):
             raise ValueError(
                 "Intersection: sets must not be empty, got none; give at least one set."
             )
+        sets = _flattened(sets)
         lengths = {member.n for member in sets} - {None}
         if len(lengths) > 1:
             raise ValueError(
@@ -84,7 +91,8 @@ class Intersection(ConvexSet):
     @property
     def n(self) -> int | None:
         """Number of entries of the members, if the data of one of them determine it."""
-        return next((member.n for member in self.sets if member.n is not None), None)
+        # Asking every member once, as the time would double with every level of nesting.
+        return next((n for member in self.sets if (n := member.n) is not None), None)
 
     def check_model_length(self, n: int, part: str = "the model") -> None:
         """Raise a ValueError if a member does not fit."""
@@ -101,11 +109,11 @@ class Intersection(ConvexSet):
     def _members(self, n: int) -> tuple[ConvexSet, ...]:
         """Return the members, with the linear ones merged into one if n is small."""
         if n not in self._merged:
-            small = n <= MAX_MERGED_ENTRIES
-            constraints = [m._linear_constraints(n) if small else None for m in self.sets]
+            small, sets = n <= MAX_MERGED_ENTRIES, self._all_parts
+            constraints = [m._linear_constraints(n) if small else None for m in sets]
             linear = [each for each in constraints if each is not None]
-            others = [m for m, own in zip(self.sets, constraints, strict=True) if own is None]
-            self._merged[n] = (_merge(linear), *others) if len(linear) > 1 else self.sets
+            others = [m for m, own in zip(sets, constraints, strict=True) if own is None]
+            self._merged[n] = (_merge(linear), *others) if len(linear) > 1 else sets
         return self._merged[n]
 
     @property
@@ -123,6 +131,15 @@ class Intersection(ConvexSet):
                 uses[k] = self.sets[k]._usage(x, part)
         return tightest(uses)
 
+    @cached_property
+    def _all_parts(self) -> tuple[ConvexSet, ...]:
+        """The members and the parts of combinations among them, unless these are too many."""
+        parts = tuple(part for member in self.sets for part in member._parts())
+        return parts if len(parts) <= MAX_PARTS else self.sets
+
+    def _parts(self) -> tuple[ConvexSet, ...]:
+        return self._all_parts if len(self._all_parts) <= MAX_PARTS else (self,)
+
     def _scale_entries(self, f: Float64Array) -> Intersection:
         return Intersection(*(scale_entries(member, f) for member in self.sets))
 
@@ -133,9 +150,10 @@ class Intersection(ConvexSet):
 
     def _project(self, x: Array, warm_start: WarmStart | None) -> Array:
         try:
-            p, contained = repeat_until_contained(
-                lambda y: _nearest(self._members(y.size), y), x, self._contains
-            )
+            with limited_work():
+                p, contained = repeat_until_contained(
+                    lambda y: _nearest(self._members(y.size), y), x, self._contains
+                )
         except EmptySetError:
             # It may name the polyhedron into which members were merged; name the members.
             raise empty_intersection(self.sets) from None
@@ -158,18 +176,34 @@ class Intersection(ConvexSet):
         return super()._minimize_linear(q)
 
     def _support_bound(self, q: Float64Array) -> float:
-        reasons = []
-        best = math.inf
-        for member in self._members(q.size):
+        return self._split_support_bound(q, None)
+
+    def _support_bound_near(self, q: Float64Array, near: Float64Array) -> float:
+        return self._split_support_bound(q, near)
+
+    def _split_support_bound(self, q: Float64Array, near: Float64Array | None) -> float:
+        """Return a bound by a single member, or by a split of q over all of them if it is less."""
+        members = self._members(q.size)
+        best, reasons = math.inf, []
+        for member in members:
             try:
                 best = min(best, member._support_bound(q))
             except (UnboundedError, NotImplementedError) as reason:
                 reasons.append(str(reason))
+        if len(members) > 1:
+            with np.errstate(all="ignore"), limited_work():
+                best = support_of_members(members, q, best, near)
         if best == math.inf:
             raise UnboundedError(
                 f"Intersection: no member is bounded in this direction ({' '.join(reasons)})"
             )
         return best
+
+
+def _flattened(sets: tuple[ConvexSet, ...]) -> tuple[ConvexSet, ...]:
+    """Return the members, those of intersections instead of these, and none of them twice."""
+    parts = (each.sets if isinstance(each, Intersection) else (each,) for each in sets)
+    return tuple({id(member): member for part in parts for member in part}.values())
 
 
 def _nearest(members: tuple[ConvexSet, ...], x: Float64Array) -> Float64Array:
@@ -188,8 +222,7 @@ def _nearest(members: tuple[ConvexSet, ...], x: Float64Array) -> Float64Array:
             if found is None:
                 raise empty_intersection(members)
             return found
-    p, y, converged = dykstra(members, x)
-    return p if converged else admm(members, x, p, y)
+    return project_through_members(members, x)
 
 
 def _project_l1_in_box(

@@ -224,6 +224,16 @@ class Polyhedron(ConvexSet):
     def _support_bound(self, q: Float64Array) -> float:
         return -self._solve_linear_program(-q)[1]
 
+    def _bounded_part(self, y: Float64Array, p: Float64Array) -> tuple[Float64Array, float]:
+        # y = Aᵀ λ + Cᵀ μ with λ ≥ 0 on the rows that are active at p; then h(y) ≤ ⟨λ, b⟩ + ⟨μ, d⟩.
+        A, b, C, d = self._linear_constraints(self.n)
+        active = b - A @ p <= 1e-7 * np.maximum(np.abs(b), norm(p))
+        rows, sides = np.vstack((A[active], C, -C)), np.concatenate((b[active], d, -d))
+        if not sides.size or not y.any():
+            return np.zeros_like(y), 0.0
+        multipliers = nnls(rows.T, y)[0]
+        return multipliers @ rows, float(multipliers @ sides)
+
     def _usage(self, x: Float64Array, v: Float64Array | None) -> Usage:
         sizes = np.maximum(np.abs(self.b), np.linalg.norm(self.A, axis=1) * norm(x))
         rows = self.A.any(axis=1)
@@ -275,7 +285,9 @@ def _shortest_vector(G: Float64Array, h: Float64Array) -> Float64Array | None:
     far away neither take time nor spoil the scaling.
     """
     working = h < 0.0
-    while True:
+    if not working.any():
+        return np.zeros(G.shape[1])
+    while True:  # ends because rows are only added
         u = _solve_quadratic_program(G[working], h[working])
         if u is None:
             return None

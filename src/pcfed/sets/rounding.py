@@ -75,6 +75,11 @@ def repeat_until_contained(
         rounded: Array = p.astype(x.dtype, copy=False)
         if contains(as_float64(rounded), eps / 4.0):
             return rounded, True
+    # At the apex of a cone the projection is 0, and the relative error of its rounding errors is
+    # never small.
+    zero = np.zeros_like(x)
+    if norm(p) <= eps * norm(x) and contains(as_float64(zero), eps / 4.0):
+        return zero, True
     return rounded, contains(as_float64(rounded), eps)
 
 

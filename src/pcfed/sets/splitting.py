@@ -16,6 +16,9 @@ up to 1e8 times the size of the set, and 1,000 in the slowest of most families o
 slow for an l1 ball and a box in thousands of entries from 1,000 times their size, so that
 ``intersection.py`` solves this pair in closed form.
 
+Both converge slowly, by 1/√k after k steps, where members touch in one point. All common points are
+close together then, and ``touching.py`` finds one of them.
+
 References: E. Birgin and M. Raydan, Robust stopping criteria for Dykstra's algorithm, SIAM J. Sci.
 Comput. 26 (2005); S. Boyd et al., Distributed optimization and statistical learning via ADMM
 (2011), §3.4 and §7; H. Walker and P. Ni, Anderson acceleration for fixed-point iterations, SIAM J.
@@ -26,31 +29,65 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 
 import numpy as np
 
 from pcfed.arrays import Float64Array
-from pcfed.errors import short_repr
-from pcfed.sets.base import ConvexSet, EmptySetError, ProjectionError
+from pcfed.sets.base import ProjectionError
+from pcfed.sets.members import Members, empty_intersection, names, project_float64
 from pcfed.sets.rounding import EPS, norm
-
-Members = Sequence[ConvexSet]
+from pcfed.sets.touching import project_to_touching
 
 MAX_CYCLES = 50
 """Cycles of Dykstra's algorithm before ADMM continues."""
 
-MAX_ITERATIONS = 20_000
-"""Iterations of ADMM before a ``ProjectionError``."""
+ITERATIONS = (1_000, 9_000)
+"""Iterations of ADMM before members are tested for touching, and then before an error."""
+
+SPLIT_ITERATIONS = 300
+"""Iterations of ADMM where normal vectors may be inexact."""
 
 MEMORY = 10
 """Number of previous steps from which Anderson acceleration extrapolates."""
 
-MAX_SHOWN_MEMBERS = 4
-"""Up to this many members are shown in messages as they were written."""
-
 PATIENCE = 100
 """Iterations without progress after which acceleration is switched off for as many."""
+
+
+def project_through_members(members: Members, x: Float64Array) -> Float64Array:
+    """Return the projection of x onto the intersection of the members.
+
+    Raises
+    ------
+    ProjectionError
+        If the members have no point in common, or no point of theirs is found.
+    """
+    p, y, converged = dykstra(members, x)
+    for iterations in ITERATIONS:
+        if converged:
+            return p
+        p, y, converged = admm(members, x, p, y, iterations)
+        if not converged and (found := project_to_touching(members, x, p)) is not None:
+            return found
+    if converged:
+        return p
+    off = max(norm(p - project_float64(member, p)) for member in members)
+    raise ProjectionError(
+        f"Intersection: {names(members)} have a distance of {off:.3g} from the point of the "
+        f"last of {sum(ITERATIONS)} iterations, because they hardly meet or the point is very far "
+        "away; relax one of them or move the point."
+    )
+
+
+def split_projection(
+    members: Members, x: Float64Array
+) -> tuple[Float64Array, list[Float64Array], bool]:
+    """Return the projection p of x, normal vectors y_k of the members there, and whether they are.
+
+    x − p = Σ y_k if they are; otherwise all of them are iterates, from which p is missing little.
+    """
+    p, y, converged = dykstra(members, x)
+    return (p, y, True) if converged else admm(members, x, p, y, SPLIT_ITERATIONS)
 
 
 def dykstra(members: Members, x: Float64Array) -> tuple[Float64Array, list[Float64Array], bool]:
@@ -68,8 +105,14 @@ def dykstra(members: Members, x: Float64Array) -> tuple[Float64Array, list[Float
     return p, y, False
 
 
-def admm(members: Members, x: Float64Array, p: Float64Array, y: list[Float64Array]) -> Float64Array:
-    """Return the projection of x, from an iterate p and corrections y as start values.
+def admm(
+    members: Members,
+    x: Float64Array,
+    p: Float64Array,
+    y: list[Float64Array],
+    max_iterations: int,
+) -> tuple[Float64Array, list[Float64Array], bool]:
+    """Continue from an iterate p and corrections y; return what ``dykstra`` returns.
 
     The state is v_k = p + u_k; at a fixed point of v ↦ p(v) + u(v) every z_k equals p.
     """
@@ -78,13 +121,18 @@ def admm(members: Members, x: Float64Array, p: Float64Array, y: list[Float64Arra
     v = plain = np.stack([p + correction / rho for correction in y])
     acceleration = _AndersonAcceleration()
     next_balancing = 10
-    for iteration in range(1, MAX_ITERATIONS + 1):
+    for iteration in range(1, max_iterations + 1):
         z = np.stack([project_float64(m, point) for m, point in zip(members, v, strict=True)])
         u = v - z
         p = (x + rho * (z - u).sum(axis=0)) / (1.0 + len(members) * rho)
         residual, size = norm((p - z).ravel()), max(map(norm, z))
+        if not math.isfinite(residual):
+            raise ProjectionError(
+                f"Intersection: the sizes of {names(members)} and of the point are too different "
+                "for floating-point arithmetic; rescale them."
+            )
         if residual <= 8.0 * EPS * math.sqrt(x.size) * size:
-            return np.asarray(z[-1])
+            return np.asarray(z[-1]), list(rho * u), True
         # Rarely, at powers of 2, since the support functions may cost more than an iteration.
         check_empty = iteration >= 64 and iteration.bit_count() == 1
         if check_empty and (_proves_empty(members, p - z, z) or _proves_empty(members, u, z)):
@@ -95,7 +143,7 @@ def admm(members: Members, x: Float64Array, p: Float64Array, y: list[Float64Arra
             continue
         if iteration >= next_balancing:
             next_balancing = iteration + iteration // 2 + 5  # rarer and rarer, so ρ settles
-            factor = _penalty_factor(x - p, rho, u, residual / size)
+            factor = _penalty_factor(x - p, rho, u, residual / (size or norm(p)))
             if not 0.5 < factor < 2.0:
                 rho *= factor
                 v = plain = z + u / factor  # ρ u, the corrections, stay the same
@@ -103,11 +151,7 @@ def admm(members: Members, x: Float64Array, p: Float64Array, y: list[Float64Arra
                 continue
         plain = p + u
         v = acceleration.next_point(v, plain, residual, iteration)
-    raise ProjectionError(
-        f"Intersection: {names(members)} have a distance of {residual:.3g} after {MAX_ITERATIONS} "
-        "iterations, because they hardly meet or the point is very far away; relax one of them or "
-        "move the point."
-    )
+    return np.asarray(p), list(rho * u), False
 
 
 class _AndersonAcceleration:
@@ -175,7 +219,8 @@ def _proves_empty(members: Members, vectors: Float64Array, z: Float64Array) -> b
     corrections of disjoint members grow without bound by steps that have this property.
     """
     excess = np.sum(vectors, axis=0)
-    doubt = 1e-9 * sum(map(norm, vectors)) * (1e-300 + sum(map(norm, z)))
+    sizes = [max(norm(point), m._scale) for m, point in zip(members, z, strict=True)]
+    doubt = 1e-9 * sum(map(norm, vectors)) * (1e-300 + sum(sizes))
     for j in range(len(members)):  # subtract the excess from one of them, so that the sum is 0
         bounds = (
             member.support_bound(vectors[k] - excess if k == j else vectors[k])
@@ -184,30 +229,3 @@ def _proves_empty(members: Members, vectors: Float64Array, z: Float64Array) -> b
         if sum(bounds) < -doubt:
             return True
     return False
-
-
-def project_float64(member: ConvexSet, x: Float64Array) -> Float64Array:
-    """Return the projection of one float64 vector without checks."""
-    return np.asarray(member._project(x, None), dtype=np.float64)
-
-
-def empty_intersection(members: Members) -> EmptySetError:
-    """Return the error of members without a common point."""
-    return EmptySetError(
-        f"Intersection: the set is empty, {names(members)} have no point in common; "
-        "relax one of them."
-    )
-
-
-def names(members: Members) -> str:
-    """Return the members for messages: all of them by name, if they are few as they were written.
-
-    Examples
-    --------
-    >>> from pcfed.sets import Box, NonNegative
-    >>> names([Box(2, 3), NonNegative()])
-    'Box(lower=2.0, upper=3.0) and NonNegative()'
-    """
-    if len(members) <= MAX_SHOWN_MEMBERS:
-        return " and ".join(short_repr(member) for member in members)
-    return " and ".join(type(member).__name__ for member in members)

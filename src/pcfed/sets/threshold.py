@@ -138,7 +138,7 @@ def smallest_active(a: Float64Array, total: float, warm_start: WarmStart | None 
     delta = 64.0 * EPS * max(abs(largest), abs(theta))
     above, surely_above = a > theta - delta, a > theta + delta
     if np.count_nonzero(above) == np.count_nonzero(surely_above):
-        return float(active.min())
+        return float(active.min()) if active.size else largest  # none where τ / n underflows
     undecided = np.unique(a[above & ~surely_above]).tolist()
     first = bisect_left(undecided, True, key=lambda v: _remainder(a, v, total) > 0.0)
     return undecided[first] if first < len(undecided) else float(a[surely_above].min())
