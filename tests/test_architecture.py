@@ -41,7 +41,7 @@ GRAPH = {
         *(BASE, "sets", "losses", "problem", "algorithms", "simulation", "guarantees"),
     },
     "data": {BASE, "storage"},
-    "config": {BASE, "sets", "losses", "problem", "algorithms", "data"},
+    "config": {BASE, "storage", "sets", "losses", "problem", "algorithms", "data"},
     "training": {
         *(BASE, "storage", "sets", "losses", "problem"),
         *("algorithms", "simulation", "guarantees", "data", "config"),

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pcfed.data import DataError
-from pcfed.errors import install_command
+from pcfed.errors import install_command, one_line
 from pcfed.storage.atomic import FileError
 
 app = typer.Typer(
@@ -55,6 +55,15 @@ def run_app() -> NoReturn:
         sys.exit(2)
     except (ValueError, DataError, FileError, ImportError) as error:
         print_error(str(error))
+        sys.exit(2)
+    except MemoryError:
+        print_error(
+            "This command needs more memory than there is; give it less data or smaller files, or "
+            "free memory."
+        )
+        sys.exit(2)
+    except SystemError as error:  # Python itself failed, for example at its limit of recursion
+        print_error(one_line(f"Python could not process the files ({error}); make them smaller."))
         sys.exit(2)
     sys.exit(0)
 
