@@ -18,6 +18,7 @@ MODULES = {
     "arrays": BASE,
     "validation": BASE,
     "errors": BASE,
+    "extras": BASE,
     "notebook": BASE,
     "palette": BASE,
     "standardize": "problem",

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from pcfed.data import DataError
 from pcfed.errors import install_command, one_line
+from pcfed.extras import MissingExtra
 from pcfed.storage.atomic import FileError
 
 app = typer.Typer(
@@ -23,6 +24,8 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True)
+
+FLOWER_PACKAGES = ("cryptography", "flwr", "httpx")
 
 DataDir = Annotated[
     Path | None,
@@ -46,8 +49,12 @@ def run_app() -> NoReturn:
     """Run the application; errors are printed, one sentence per line, and the exit code is 2."""
     try:
         app(standalone_mode=True)
+    except MissingExtra as missing:
+        print_error(str(missing))
+        sys.exit(2)
     except ModuleNotFoundError as missing:
-        extra = "flower" if missing.name in ("cryptography", "flwr") else "experiments"
+        package = (missing.name or "").partition(".")[0]
+        extra = "flower" if package in FLOWER_PACKAGES else "experiments"
         print_error(
             f"This command needs the package {missing.name!r}, which is not installed; "
             f"run {install_command(extra)}."
