@@ -122,6 +122,14 @@ ARCHIVES = {
     "complex": (archive(a=npy(np.ones(2, complex))), "got 'a' of 'complex128'"),
     "dates": (archive(a=npy(np.zeros(2, "M8[s]"))), r"got 'a' of 'datetime64\[s\]'"),
     "bytes": (archive(a=npy(np.array([b"\xff"]))), "got 'a' of text that cannot be decoded"),
+    "code points": (
+        archive(a=npy(np.array([0x7FFFFFFF, 0x7FFFFFFF], "<u4").view("<U1"))),
+        "got 'a' of text that cannot be decoded",
+    ),
+    "code point of an agent": (
+        archive(a=npy(np.array([0x80000061], "<u4").view("<U1"))),
+        "got 'a' of text that cannot be decoded",
+    ),
     "cube": (archive(X=npy(np.ones((2, 2, 2)))), r"got 'X' of shape \(2, 2, 2\); save one flat"),
     "scalar": (archive(a=npy(np.float64(3))), r"got 'a' of shape \(\)"),
     "lengths": (

@@ -144,3 +144,10 @@ def test_a_very_long_line_of_a_journal_is_refused(tmp_path, monkeypatch):
         list(read_rows(path, dict, "read"))
     path.write_bytes(b'{"a": 1}\n{"a": 2')
     assert list(read_rows(path, dict, "read")) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("code", [0x7FFFFFFF, 0x80000061, 0xD800])
+def test_metadata_of_code_points_that_are_not_characters(code, tmp_path):
+    np.savez(tmp_path / "a.npz", metadata=np.array([code], "<u4").view("<U1")[0:1].reshape(()))
+    with pytest.raises(ValueError, match="it has no metadata"):
+        load_arrays(tmp_path / "a.npz")

@@ -277,7 +277,8 @@ def _to_column(where: str, name: str, array: Column, *, as_text: bool) -> Column
         if kind == "U":
             return text_array([each.strip() for each in array.tolist()])
         reason = short_repr(str(array.dtype))
-    except ValueError:  # bytes that are not UTF-8, code points that are not characters
+    # Bytes that are not UTF-8, or code points that are not characters: NumPy raises SystemError.
+    except (ValueError, SystemError):
         reason = "text that cannot be decoded"
     raise ValueError(
         f"{where}: arrays must be numbers or text, got {short_repr(name)} of {reason}; "

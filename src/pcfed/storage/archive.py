@@ -82,7 +82,8 @@ def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         header = parse_json(str(arrays.pop(name)))
         text, checksum = header[name], header["sha256"]
         metadata = parse_json(text)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    # NumPy raises SystemError for text whose code points are not characters.
+    except (KeyError, TypeError, AttributeError, ValueError, SystemError):
         raise ValueError("it has no metadata") from None
     if checksum != _checksum(text, arrays) or not isinstance(metadata, dict):
         raise ValueError("its checksum is wrong: it is damaged")
