@@ -122,6 +122,11 @@ ARCHIVES = {
     "complex": (archive(a=npy(np.ones(2, complex))), "got 'a' of 'complex128'"),
     "dates": (archive(a=npy(np.zeros(2, "M8[s]"))), r"got 'a' of 'datetime64\[s\]'"),
     "bytes": (archive(a=npy(np.array([b"\xff"]))), "got 'a' of text that cannot be decoded"),
+    "matrix of text": (
+        archive(X=npy(np.array([["a", "b"]]))),
+        "X must be numbers, got '<U1'; save",
+    ),
+    "matrix of bytes": (archive(X=npy(np.array([[b"a", b"b"]]))), r"X must be numbers, got '\|S1'"),
     "code points": (
         archive(a=npy(np.array([0x7FFFFFFF, 0x7FFFFFFF], "<u4").view("<U1"))),
         "got 'a' of text that cannot be decoded",

@@ -211,6 +211,11 @@ def read_npz(where: str, content: bytes, text: Collection[str]) -> Contents:
         _check_size(where, num_bytes, len(content))
         if name == "X" and array.ndim == 2:
             _check_num_columns(where, array.shape[1])
+            if array.dtype.kind not in "fiub":
+                raise ValueError(
+                    f"{where}: the matrix X must be numbers, got {short_repr(str(array.dtype))}; "
+                    "save text as one flat array per column."
+                )
             matrix = _to_column(where, name, array, as_text=False)
             names += (f"x{j}" for j in range(matrix.shape[1]))
             columns.extend(matrix.T)
