@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FUZZ_SECONDS ?= 600
 
-.PHONY: help setup test test-federation lint types docs pictures audit reproduce bench bench-peers bench-projections clean
+.PHONY: help setup test test-federation lint types docs pictures audit fuzz reproduce bench bench-peers bench-projections clean
 
 help:  ## List all targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -36,11 +37,15 @@ docs: $(READY)  ## Build the documentation into site/index.html; warnings are er
 pictures: $(READY)  ## Draw the pictures of the documentation
 	for script in docs/*_pictures.py; do $(BIN)/python $$script || exit; done
 
-audit: $(READY)  ## Check the installed versions for known vulnerabilities (needs PyPI)
+audit:  ## Check the versions of constraints.txt for known vulnerabilities (without a network: the last result)
 	$(PYTHON) -m venv .audit
-	.audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
-	$(BIN)/python -m pip freeze --exclude-editable > .audit/installed.txt
-	.audit/bin/pip-audit --strict --no-deps --disable-pip --requirement .audit/installed.txt
+	.audit/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	.audit/bin/python .ci/audit
+
+fuzz:  ## Fuzz all readers of files and messages for FUZZ_SECONDS, 600 by default
+	$(PYTHON) -m venv .fuzz
+	.fuzz/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt atheris==3.0.0 --editable '.[flower]'
+	.fuzz/bin/python -m fuzz $(FUZZ_SECONDS)
 
 reproduce: $(READY)  ## Run the paper's experiments: figures, tables, report
 	$(BIN)/pcfed reproduce
@@ -59,4 +64,4 @@ bench-projections:  ## Compare projections with other packages, in one environme
 	OMP_NUM_THREADS=1 .bench/projections/bin/python -m benchmarks.projections
 
 clean:  ## Remove the environment and all generated files
-	rm -rf $(VENV) .audit .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results site
+	rm -rf $(VENV) .audit .bench .fuzz .mypy_cache .pytest_cache .ruff_cache .hypothesis dist results site

@@ -18,6 +18,7 @@ MODULES = {
     "arrays": BASE,
     "validation": BASE,
     "errors": BASE,
+    "extras": BASE,
     "notebook": BASE,
     "palette": BASE,
     "standardize": "problem",
@@ -41,7 +42,7 @@ GRAPH = {
         *(BASE, "sets", "losses", "problem", "algorithms", "simulation", "guarantees"),
     },
     "data": {BASE, "storage"},
-    "config": {BASE, "sets", "losses", "problem", "algorithms", "data"},
+    "config": {BASE, "storage", "sets", "losses", "problem", "algorithms", "data"},
     "training": {
         *(BASE, "storage", "sets", "losses", "problem"),
         *("algorithms", "simulation", "guarantees", "data", "config"),

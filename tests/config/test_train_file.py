@@ -14,6 +14,7 @@ import pytest
 from pcfed import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Scaffold
 from pcfed.algorithms.registry import algorithm_names, register
 from pcfed.config.train_file import NOT_IN_DIGEST
+from pcfed.storage.reading import read_file
 from pcfed.training import build_setup, load_config, prepare, read_config
 from tests.training.folders import (
     FULL_CONFIG,
@@ -230,8 +231,12 @@ def test_a_data_file_is_read_once(tmp_path, monkeypatch):
     """What is hashed is what was parsed, even if the file changes meanwhile."""
     path = folder_with(tmp_path, config=OWN_CONFIG)
     reads = []
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda file: reads.append(file.name) or read(file))
+
+    def read(file: Path, max_bytes: int) -> bytes:
+        reads.append(file.name)
+        return read_file(file, max_bytes)
+
+    monkeypatch.setattr("pcfed.data.readers.read_file", read)
     prepare(path, tmp_path / "run")
     assert sorted(reads) == ["north.csv", "south.csv", "train.toml"]
 

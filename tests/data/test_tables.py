@@ -122,6 +122,19 @@ ARCHIVES = {
     "complex": (archive(a=npy(np.ones(2, complex))), "got 'a' of 'complex128'"),
     "dates": (archive(a=npy(np.zeros(2, "M8[s]"))), r"got 'a' of 'datetime64\[s\]'"),
     "bytes": (archive(a=npy(np.array([b"\xff"]))), "got 'a' of text that cannot be decoded"),
+    "matrix of text": (
+        archive(X=npy(np.array([["a", "b"]]))),
+        "X must be numbers, got '<U1'; save",
+    ),
+    "matrix of bytes": (archive(X=npy(np.array([[b"a", b"b"]]))), r"X must be numbers, got '\|S1'"),
+    "code points": (
+        archive(a=npy(np.array([0x7FFFFFFF, 0x7FFFFFFF], "<u4").view("<U1"))),
+        "got 'a' of text that cannot be decoded",
+    ),
+    "code point of an agent": (
+        archive(a=npy(np.array([0x80000061], "<u4").view("<U1"))),
+        "got 'a' of text that cannot be decoded",
+    ),
     "cube": (archive(X=npy(np.ones((2, 2, 2)))), r"got 'X' of shape \(2, 2, 2\); save one flat"),
     "scalar": (archive(a=npy(np.float64(3))), r"got 'a' of shape \(\)"),
     "lengths": (
@@ -147,6 +160,43 @@ def test_archives_that_would_unpack_to_too_much(tmp_path, monkeypatch):
     monkeypatch.setattr("pcfed.data.readers.MAX_BYTES", 50_000)
     with pytest.raises(ValueError, match="its arrays have 80128 bytes, more than 50000"):
         read_table(tmp_path / "a.npz")
+
+
+def test_a_small_archive_does_not_become_a_large_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("pcfed.data.readers.MIN_TABLE_BYTES", 100_000)
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, a=np.zeros(100_000))
+    with pytest.raises(ValueError, match="its arrays have 800128 bytes, more than "):
+        read_table(path)
+    for array in (np.zeros(90_000, np.int8), np.full(90_000, "a", "S1")):
+        np.savez_compressed(path, a=array)  # small as arrays, large as columns
+        with pytest.raises(
+            ValueError, match=r"bytes in memory, got [\d,]+; save it with numpy.savez"
+        ):
+            read_table(path)
+        np.savez(path, a=array)
+        assert read_table(path).rows == 90_000
+
+
+def test_tables_with_very_many_columns_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("pcfed.data.readers.MAX_COLUMNS", 3)
+    (tmp_path / "a.csv").write_text("a,b,c,d\n1,2,3,4\n")
+    np.savez(tmp_path / "a.npz", X=np.ones((2, 4)))
+    for name in ("a.csv", "a.npz"):
+        with pytest.raises(ValueError, match="at most 3 columns, got 4"):
+            read_table(tmp_path / name)
+
+
+def test_wide_tables_are_parsed_in_chunks_of_few_rows(tmp_path, monkeypatch):
+    rows = [[f"{i * j}" for j in range(5)] for i in range(1, 20)]
+    text = "\n".join(",".join(row) for row in [list("abcde"), *rows])
+    (tmp_path / "a.csv").write_text(text)
+    whole = read_table(tmp_path / "a.csv")
+    monkeypatch.setattr("pcfed.data.readers.CHUNK_ENTRIES", 7)
+    chunked = read_table(tmp_path / "a.csv")
+    for name in whole.names:
+        assert np.array_equal(whole.numbers(name), chunked.numbers(name))
+    assert np.array_equal(whole.lines, chunked.lines)
 
 
 def parquet(columns: dict[str, np.ndarray]) -> dict[str, ModuleType]:

@@ -106,3 +106,19 @@ def test_custom_sets_print_their_function_and_name():
     assert repr(CustomSet(abs, name="mine")) == "CustomSet(project=abs, name='mine')"
     with pytest.raises(ValueError, match="'CustomSet' is not a set"):
         parse_set("CustomSet(abs)")
+
+
+def test_very_long_strings_are_refused_before_they_are_parsed(monkeypatch):
+    monkeypatch.setattr("pcfed.sets.parse.MAX_SIGNS", 10)
+    monkeypatch.setattr("pcfed.sets.parse._evaluate", lambda _: pytest.fail("it was evaluated"))
+    with pytest.raises(ValueError, match="at most 10 commas and brackets, got 15; give a table"):
+        parse_set("box([0, 0, 0, 0, 0, 0, 0, 0], [1, 1])")
+
+
+def test_a_failure_of_python_itself_is_one_sentence(monkeypatch):
+    def fail(_):
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    monkeypatch.setattr("pcfed.sets.parse._evaluate", fail)
+    with pytest.raises(ValueError, match="a set must read as a call"):
+        parse_set("l1(1)")

@@ -108,10 +108,10 @@ def test_a_file_without_a_format_is_refused_where_none_is_known(tmp_path):
 def test_missing_files_folders_and_pipes_are_refused(tmp_path):
     with pytest.raises(InvalidFile, match=r"cannot be read \(No such file"):
         Note.load(tmp_path / "nothing.json")
-    with pytest.raises(InvalidFile, match="it is not a file"):
+    with pytest.raises(InvalidFile, match="it is a directory, not a file"):
         Note.load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InvalidFile, match="it is not a file"):
+    with pytest.raises(InvalidFile, match="it is a named pipe, not a file"):
         Note.load(tmp_path / "pipe")
 
 

@@ -88,10 +88,11 @@ def test_there_are_enough_of_them():
 
 def test_a_configuration_that_is_not_there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for path in ("gone.toml", "."):
+    reasons = {"gone.toml": "got none here", ".": "but it is a directory, not a file"}
+    for path, reason in reasons.items():
         assert run([path], monkeypatch) == 2
         (sentence,) = capsys.readouterr().err.splitlines()
-        assert sentence == f"{path}: there must be a file, got none here; check the path."
+        assert sentence == f"{path}: there must be a file, {reason}; check the path."
     assert not list(tmp_path.iterdir())
 
 
@@ -149,3 +150,57 @@ def test_as_real_processes(name, tmp_path):
     (sentence,) = done.stderr.splitlines()
     assert re.search(expected, sentence)
     assert written(tmp_path) == before
+
+
+def values(**changes):
+    """Return OWN_CONFIG with other values of [training]."""
+    lines = "".join(f"{key} = {value}\n" for key, value in changes.items())
+    return OWN_CONFIG.replace("[training]\n", f"[training]\n{lines}")
+
+
+@pytest.mark.parametrize(
+    ("config", "north", "expected"),
+    [
+        (values(local_steps=2**63 - 1), None, "local_steps must be an integer from 1 to 1,000,000"),
+        (
+            OWN_CONFIG,
+            "area,rooms,load\n1,2,1e200\n2,1,2\n",
+            "'load' must stay below 1e+100, got 1e",
+        ),
+        (".".join(["a"] * 100_000) + " = 1", None, "keys and lists that are more than 64 deep"),
+    ],
+)
+def test_absurd_files_are_refused(config, north, expected, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder_with(tmp_path, config=config, **({} if north is None else {"north": north}))
+    before = written(tmp_path)
+    assert run(["train.toml"], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert expected in " ".join(error.split())
+    assert error.count("\n") == 1
+    assert written(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["train.toml", "north.csv"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_pipe_or_a_directory_instead_of_a_file(make, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder_with(tmp_path, config=OWN_CONFIG)
+    (tmp_path / name).unlink()
+    make(tmp_path / name)
+    before = written(tmp_path)
+    assert run(["train.toml"], monkeypatch) == 2
+    assert f"{name}: there must be a file, but it is a " in capsys.readouterr().err
+    assert written(tmp_path) == before
+
+
+@pytest.mark.parametrize("error", [MemoryError(), SystemError("no more frames")])
+def test_errors_of_python_itself_are_one_sentence(error, tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("pcfed.cli.train.prepare", fail)
+    assert run(["train.toml"], monkeypatch) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert message.endswith(".\n")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
+from pcfed.extras import require
+
 MODULES = {
     "init": "init",
     "train": "train",
@@ -30,6 +32,7 @@ def load() -> Callable[[], NoReturn]:
 
     Other modules are not imported, because some of them take seconds.
     """
+    require("The command line", "app", "pydantic", "rich", "threadpoolctl", "typer")
     requested = MODULES.get(sys.argv[1] if len(sys.argv) > 1 else "")
     for module in [requested] if requested else dict.fromkeys(MODULES.values()):
         import_module(f"pcfed.cli.{module}")

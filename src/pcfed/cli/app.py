@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from pcfed.data import DataError
-from pcfed.errors import install_command
+from pcfed.errors import install_command, one_line
+from pcfed.extras import MissingExtra
 from pcfed.storage.atomic import FileError
 
 app = typer.Typer(
@@ -23,6 +24,8 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True)
+
+FLOWER_PACKAGES = ("cryptography", "flwr", "httpx")
 
 DataDir = Annotated[
     Path | None,
@@ -46,8 +49,12 @@ def run_app() -> NoReturn:
     """Run the application; errors are printed, one sentence per line, and the exit code is 2."""
     try:
         app(standalone_mode=True)
+    except MissingExtra as missing:
+        print_error(str(missing))
+        sys.exit(2)
     except ModuleNotFoundError as missing:
-        extra = "flower" if missing.name in ("cryptography", "flwr") else "experiments"
+        package = (missing.name or "").partition(".")[0]
+        extra = "flower" if package in FLOWER_PACKAGES else "experiments"
         print_error(
             f"This command needs the package {missing.name!r}, which is not installed; "
             f"run {install_command(extra)}."
@@ -55,6 +62,15 @@ def run_app() -> NoReturn:
         sys.exit(2)
     except (ValueError, DataError, FileError, ImportError) as error:
         print_error(str(error))
+        sys.exit(2)
+    except MemoryError:
+        print_error(
+            "This command needs more memory than there is; give it less data or smaller files, or "
+            "free memory."
+        )
+        sys.exit(2)
+    except SystemError as error:  # Python itself failed, for example at its limit of recursion
+        print_error(one_line(f"Python could not process the files ({error}); make them smaller."))
         sys.exit(2)
     sys.exit(0)
 

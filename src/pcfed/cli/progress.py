@@ -20,6 +20,9 @@ from rich.progress import (
 SECONDS_BETWEEN_LINES = 10.0
 """Lines are at least this far apart."""
 
+MAX_SECONDS_LEFT = 1e10
+"""A longer remaining time is not shown."""
+
 
 class ProgressBar(Progress):
     """Progress bars with their units and the remaining time.
@@ -61,6 +64,6 @@ class ProgressBar(Progress):
         task = next(task for task in self.tasks if task.id == task_id)
         line = f"{task.completed:,.0f} of {task.total:,.0f} {task.fields['unit']}"
         line += f", {task.description}" if task.description else ""
-        if (left := task.time_remaining) is not None and left > 0:
+        if (left := task.time_remaining) is not None and 0 < left < MAX_SECONDS_LEFT:
             line += f", about {timedelta(seconds=round(left))} left"
         self.console.print(escape(line), highlight=False, soft_wrap=True)

@@ -31,6 +31,7 @@ from pcfed.config.fields import (
     KeyErrors,
     Names,
     NonNegativeNumber,
+    NumLocalSteps,
     Portion,
     PositiveNumber,
     Text,
@@ -197,7 +198,7 @@ class Rounds(FileModel):
     """Stop when the certified relative gap to the optimum is at most this; by default never."""
     gap_every: Count = 10
     """Rounds from one computation of the gap to the next."""
-    local_steps: Count = 10
+    local_steps: NumLocalSteps = 10
     """Number of local steps of every agent in a round."""
     seed: CountOrZero = 0
     """Seed of all random numbers."""

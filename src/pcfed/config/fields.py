@@ -31,6 +31,9 @@ from pcfed.sets import ConvexSet, WarmStart, parse_set
 MAX_INTEGER = 2**63 - 1
 """The largest integer of TOML."""
 
+MAX_LOCAL_STEPS = 10**6
+"""The largest number of local steps in a round; the rows of all their batches are drawn at once."""
+
 
 WrongKey = tuple[str, str]
 """A key, relative to what is checked, and the rest of the sentence on it: ``("target", "is missing;
@@ -80,6 +83,7 @@ def _without_sign(value: float) -> float:
 
 Count = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 CountOrZero = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+NumLocalSteps = Annotated[int, Field(ge=1, le=MAX_LOCAL_STEPS)]
 PositiveNumber = Annotated[float, Field(gt=0)]
 NonNegativeNumber = Annotated[float, Field(ge=0), AfterValidator(_without_sign)]
 Fraction = Annotated[float, Field(ge=0, lt=1), AfterValidator(_without_sign)]

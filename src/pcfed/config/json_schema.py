@@ -109,6 +109,9 @@ def _bounds(schema: Schema) -> str:
         return f" in [{lower:g}, {below:g})"
     if below is not None and above is not None:
         return f" in ({above:g}, {below:g})"
+    upper = schema.get("maximum")
+    if schema.get("type") == "integer" and lower is not None and upper not in (None, MAX_INTEGER):
+        return f" from {lower:,} to {upper:,}"
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
     limits = [(sign, schema.get(key)) for key, sign in signs.items()]
     return "".join(

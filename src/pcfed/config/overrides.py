@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pcfed.errors import one_line, short_repr
+from pcfed.storage.reading import parse_toml
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def apply_overrides(table: Mapping[str, Any], overrides: Iterable[Override]) -> 
 def _parse_keys(text: str) -> tuple[str, ...]:
     """Return the parts of a dotted key; none if it is not valid."""
     try:
-        table: Any = tomllib.loads(f"{text} = 0")
-    except (ValueError, RecursionError):
+        table: Any = parse_toml(f"{text} = 0")
+    except ValueError:
         return ()
     keys = []
     while isinstance(table, dict):
@@ -115,7 +115,7 @@ def _parse_keys(text: str) -> tuple[str, ...]:
 def _parse_value(text: str) -> Any:
     """Return a value of TOML, or else the text itself."""
     try:
-        table = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
+        table = parse_toml(f"value = {text}")
+    except ValueError:
         return text
     return table["value"] if len(table) == 1 else text

@@ -29,6 +29,7 @@ from pcfed.config.fields import (
     Fraction,
     Names,
     NonNegativeNumber,
+    NumLocalSteps,
     Portion,
     PositiveNumber,
     Text,
@@ -218,7 +219,7 @@ class Training(FileModel):
 
     rounds: Count = 200
     """Number of rounds at most."""
-    local_steps: Count = 10
+    local_steps: NumLocalSteps = 10
     """Number of local steps of every agent in a round."""
     batch: Portion = 1.0
     """Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a number of

@@ -5,7 +5,6 @@ pydantic finds all errors of a file at once; here they are translated.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from pcfed.config.json_schema import Schema, rule_of, schema_of, toml_value
 from pcfed.config.overrides import Override, apply_overrides
 from pcfed.data.readers import decode_text, read_bytes
 from pcfed.errors import did_you_mean, display_path, one_line, short_repr
+from pcfed.storage.reading import parse_toml
 
 MAX_BYTES = 2**26
 """Bytes of a TOML file at most."""
@@ -40,11 +40,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     where = display_path(path)
     text = decode_text(where, read_bytes(where, path, MAX_BYTES))
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_toml(text)
+    except ValueError as error:
         reason = short_repr(str(error), 150).strip("'\"")
         raise ConfigError(
             [f"{where}: the file must be TOML, got {reason}; correct it there."]
+        ) from None
+    except MemoryError:
+        raise ConfigError(
+            [f"{where}: the file must fit into memory, got one that does not; make it smaller."]
         ) from None
 
 

@@ -20,6 +20,9 @@ MAX_LEVELS = 100
 MAX_FEATURE = 1e150
 """Larger features are refused: their squares would overflow."""
 
+MAX_TARGET = 1e100
+"""The largest absolute value of a number to predict: squares of targets are summed."""
+
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
@@ -203,3 +206,15 @@ def _entries(table: Table, name: str) -> list[str]:
     if column.dtype.kind == "f":
         return [number_text(each) for each in column.tolist()]
     return [str(each) for each in column.tolist()]
+
+
+def numeric_target(table: Table, name: str) -> Float64Array:
+    """Return a column of numbers to predict."""
+    numbers = table.numbers(name)
+    is_small = np.abs(numbers) <= MAX_TARGET
+    if not is_small.all():
+        raise ValueError(
+            f"{table.where}: the column {short_repr(name)} must stay below {MAX_TARGET:g}, got "
+            f"{numbers[np.argmin(is_small)]:g} in {table.location(~is_small)}; rescale it."
+        )
+    return numbers

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pcfed.errors import short_repr
 from pcfed.storage.archive import read_members
+from pcfed.storage.reading import NotAFileError, describe_error, read_file
 
 Column = NDArray[Any]
 """Numbers as float64, everything else as strings of any length (``numpy.dtypes.StringDType``)."""
@@ -26,8 +27,27 @@ Column = NDArray[Any]
 MAX_BYTES = 2**32
 """Bytes of a file, and of the arrays in it, at most."""
 
+MAX_COLUMNS = 2**20
+"""Columns of a table at most: in memory, each is an array."""
+
+MAX_EXPANSION = 256
+"""How many bytes a table may have in memory for one byte of its NPZ file.
+
+The archives of ``numpy.savez`` are not compressed. Those of ``numpy.savez_compressed`` may be, up
+to a thousand times, and numbers of one byte need eight in memory.
+"""
+
+MIN_TABLE_BYTES = 2**28
+"""Tables of this size are read, whatever the size of their file."""
+
+TEXT_BYTES = 64
+"""Bytes in memory of an entry of text, beside its characters."""
+
 CHUNK_ROWS = 4096
 """Rows of a CSV file that are parsed at a time."""
+
+CHUNK_ENTRIES = 2**20
+"""Entries of a CSV file that are parsed at a time, if a row has fewer."""
 
 
 class Contents(NamedTuple):
@@ -53,17 +73,21 @@ def decode_text(where: str, content: bytes) -> str:
 def read_bytes(where: str, path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the bytes of a file."""
     try:
-        if not path.is_file():
-            raise ValueError(f"{where}: there must be a file, got none here; check the path.")
-        if (size := path.stat().st_size) > max_bytes:
-            raise ValueError(
-                f"{where}: the file must have at most {max_bytes} bytes, got {size}; split it."
-            )
-        return path.read_bytes()
+        return read_file(path, max_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{where}: there must be a file, got none here; check the path.") from None
+    except NotAFileError as error:
+        raise ValueError(
+            f"{where}: there must be a file, but {describe_error(error)}; check the path."
+        ) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ValueError(
             f"{where}: the file must be readable, got {reason!r}; check its permissions."
+        ) from None
+    except ValueError:
+        raise ValueError(
+            f"{where}: the file must have at most {max_bytes} bytes, got more; split it."
         ) from None
 
 
@@ -81,6 +105,7 @@ def read_csv(where: str, content: bytes, text: Collection[str], decimal: str = "
     rows = _rows(where, source)
     header, _ = next(rows, ([[]], []))
     names = [name.strip() for name in header[0]]
+    _check_num_columns(where, len(names))
     numeric = {j for j in range(len(names)) if names[j] not in text}  # until text is found in it
     parts: dict[int, list[Column]] = {j: [] for j in numeric}
     lines: list[int] = []
@@ -110,7 +135,8 @@ def _rows(where: str, source: str) -> Iterator[tuple[list[list[str]], list[int]]
     try:
         while pairs := list(islice(numbered, size)):
             yield [row for row, _ in pairs], [line for _, line in pairs]
-            size = CHUNK_ROWS
+            width = max(len(pairs[0][0]), 1)
+            size = max(1, min(CHUNK_ROWS, CHUNK_ENTRIES // width))
     except csv.Error as error:
         raise ValueError(
             f"{where}: the file must be CSV, got {error} in line {reader.line_num}; "
@@ -122,6 +148,14 @@ def _separator(source: str) -> str:
     """Return what separates the columns of a header."""
     header = source.partition("\n")[0]
     return next((each for each in ",;\t" if each in header), ",")
+
+
+def _check_num_columns(where: str, num_columns: int) -> None:
+    if num_columns > MAX_COLUMNS:
+        raise ValueError(
+            f"{where}: a table must have at most {MAX_COLUMNS:,} columns, got {num_columns:,}; "
+            "check the separators, or leave columns out."
+        )
 
 
 def _check_lengths(where: str, chunk: list[list[str]], ends: list[int], width: int) -> None:
@@ -171,8 +205,17 @@ def read_npz(where: str, content: bytes, text: Collection[str]) -> Contents:
     """Return the columns of a NumPy archive; a matrix X stands for the columns x0, x1 and so on."""
     names: list[str] = []
     columns: list[Column] = []
+    num_bytes = 0
     for name, array in _arrays(where, content):
+        num_bytes += _bytes_in_memory(array)
+        _check_size(where, num_bytes, len(content))
         if name == "X" and array.ndim == 2:
+            _check_num_columns(where, array.shape[1])
+            if array.dtype.kind not in "fiub":
+                raise ValueError(
+                    f"{where}: the matrix X must be numbers, got {short_repr(str(array.dtype))}; "
+                    "save text as one flat array per column."
+                )
             matrix = _to_column(where, name, array, as_text=False)
             names += (f"x{j}" for j in range(matrix.shape[1]))
             columns.extend(matrix.T)
@@ -194,10 +237,31 @@ def read_npz(where: str, content: bytes, text: Collection[str]) -> Contents:
     return Contents(names, columns, None)
 
 
+def _max_table_bytes(file_bytes: int) -> int:
+    return max(MIN_TABLE_BYTES, MAX_EXPANSION * file_bytes)
+
+
+def _bytes_in_memory(array: Column) -> int:
+    """Return about how many bytes an array needs as a column."""
+    if array.dtype.kind in "fiub":
+        return 8 * array.size
+    return array.nbytes + TEXT_BYTES * array.size
+
+
+def _check_size(where: str, num_bytes: int, file_bytes: int) -> None:
+    if num_bytes > _max_table_bytes(file_bytes):
+        raise ValueError(
+            f"{where}: a table of {file_bytes:,} bytes must need at most "
+            f"{_max_table_bytes(file_bytes):,} bytes in memory, got {num_bytes:,}; save it with "
+            "numpy.savez, which does not compress."
+        )
+
+
 def _arrays(where: str, content: bytes) -> Iterator[tuple[str, Column]]:
     """Yield the name and the array of each member of an archive."""
     try:
-        yield from read_members(io.BytesIO(content), MAX_BYTES)
+        max_bytes = min(MAX_BYTES, _max_table_bytes(len(content)))
+        yield from read_members(io.BytesIO(content), max_bytes)
     except ValueError as error:
         raise ValueError(
             f"{where}: the file must be a NumPy archive of numbers and text, got "
@@ -218,7 +282,8 @@ def _to_column(where: str, name: str, array: Column, *, as_text: bool) -> Column
         if kind == "U":
             return text_array([each.strip() for each in array.tolist()])
         reason = short_repr(str(array.dtype))
-    except ValueError:  # bytes that are not UTF-8, code points that are not characters
+    # Bytes that are not UTF-8, or code points that are not characters: NumPy raises SystemError.
+    except (ValueError, SystemError):
         reason = "text that cannot be decoded"
     raise ValueError(
         f"{where}: arrays must be numbers or text, got {short_repr(name)} of {reason}; "

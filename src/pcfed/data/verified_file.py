@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pcfed.errors import install_command
+from pcfed.storage.reading import open_file
 
 
 class DataError(OSError):
@@ -59,7 +60,7 @@ class File:
 
 def read_at_most(path: Path, limit: int) -> bytes:
     """Return the first ``limit`` + 1 bytes of a file; the extra byte shows that it is too long."""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         return stream.read(limit + 1)
 
 

@@ -4,6 +4,11 @@
 do. Messages may be lost, late or repeated, and either side may die at any time.
 """
 
+# ruff: noqa: E402
+from pcfed.extras import require
+
+require(__name__, "flower", "pydantic")  # before the imports that need it
+
 from pcfed.federation.client import Client
 from pcfed.federation.protocol import Message, Transport
 from pcfed.federation.server import Server

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import accumulate
@@ -27,6 +28,12 @@ from pcfed.sets.intersection import Intersection
 
 MAX_LEVELS = 50
 """How deep lists and mappings, or the brackets of a string, may be nested."""
+
+MAX_SIGNS = 1_000_000
+"""Commas, brackets and the like in a string at most: each needs about 1000 bytes while it is read.
+
+Lists of TOML and JSON have no such limit.
+"""
 
 MAX_LENGTH = 400
 """Characters of an error message at most."""
@@ -166,6 +173,12 @@ def _parse_text(text: str) -> ConvexSet:
     """Return the set of a name or a call."""
     if "(" not in text:
         return _construct(_find_set(text), [], {})
+    num_signs = len(re.sub(r"[\w\s.-]++", "", text))
+    if num_signs > MAX_SIGNS:
+        raise ValueError(
+            f"parse_set: a string must have at most {MAX_SIGNS:,} commas and brackets, got "
+            f'{num_signs:,}; give a table with lists instead, such as {{"box": [[0, 1], [2, 3]]}}.'
+        )
     depths = accumulate((c in "([{") - (c in ")]}") for c in text)
     if max(depths) > MAX_LEVELS:
         raise ValueError(
@@ -174,7 +187,7 @@ def _parse_text(text: str) -> ConvexSet:
         )
     try:
         value = _evaluate(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, TypeError, RecursionError, MemoryError):
+    except (SyntaxError, TypeError, RecursionError, MemoryError, SystemError):
         raise ValueError(
             f"parse_set: a set must read as a call, got {text!r}; give for example 'l1(85)'."
         ) from None

@@ -18,10 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.storage.atomic import write_atomically
+from pcfed.storage.reading import describe_error, open_file, parse_json
 
 AnyArray = NDArray[Any]
 CHUNK = 2**20
 """Bytes that are read at a time."""
+
+MAX_MEMBERS = 2**20
+"""Arrays in an archive at most."""
 
 METADATA, OLD_METADATA = "metadata", "about"
 """The member with the metadata; files of pcfed 0.1 call it ``about``."""
@@ -68,17 +72,18 @@ def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """
     arrays: dict[str, AnyArray] = {}
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             for name, array in read_members(stream):
                 arrays[name] = array
     except OSError as error:
-        raise ValueError(f"it cannot be read ({error.strerror or type(error).__name__})") from None
+        raise ValueError(describe_error(error)) from None
     name = METADATA if METADATA in arrays else OLD_METADATA
     try:
-        header = json.loads(str(arrays.pop(name)))
+        header = parse_json(str(arrays.pop(name)))
         text, checksum = header[name], header["sha256"]
-        metadata = json.loads(text)
-    except (KeyError, TypeError, ValueError, RecursionError):
+        metadata = parse_json(text)
+    # NumPy raises SystemError for text whose code points are not characters.
+    except (KeyError, TypeError, AttributeError, ValueError, SystemError):
         raise ValueError("it has no metadata") from None
     if checksum != _checksum(text, arrays) or not isinstance(metadata, dict):
         raise ValueError("its checksum is wrong: it is damaged")
@@ -117,11 +122,16 @@ def read_members(stream: IO[bytes], max_bytes: int | None = None) -> Iterator[tu
     except Exception as error:  # invalid bytes make zipfile raise errors of any type
         raise ValueError(_summary(error)) from None
     with archive:
-        if (size := sum(member.file_size for member in archive.infolist())) > limit:
+        members = archive.infolist()
+        if len(members) > MAX_MEMBERS:
+            raise ValueError(f"it has {len(members):,} arrays, more than {MAX_MEMBERS:,}")
+        if (size := sum(member.file_size for member in members)) > limit:
             raise ValueError(f"its arrays have {size} bytes, more than {limit}")
-        for member in archive.infolist():
+        for member in members:
             name = member.filename.removesuffix(".npy")
             try:
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError("a compression that NumPy does not write")
                 with archive.open(member) as part:
                     array = _array(part, member.file_size)
             except Exception as error:  # as above

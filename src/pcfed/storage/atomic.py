@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from pcfed.storage.reading import NotAFileError
+
 DRAFT = ".draft"
 """The suffix of temporary files, which are renamed once they are complete."""
 
@@ -17,9 +19,12 @@ class FileError(OSError):
 
     def __init__(self, path: Path, error: OSError) -> None:
         self.strerror = error.strerror or type(error).__name__
+        remedy = "Free disk space or fix the permissions, then rerun the command."
+        if isinstance(error, NotAFileError):
+            remedy = "Give another path, or remove what is there."
         super().__init__(
             f"{path} could not be written: {self.strerror}; its earlier contents are unchanged. "
-            "Free disk space or fix the permissions, then rerun the command."
+            f"{remedy}"
         )
 
 
@@ -43,6 +48,8 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], object])
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{DRAFT}")
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device would be replaced
+            raise NotAFileError(0, "it is not a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with draft.open("wb") as stream:

@@ -11,8 +11,12 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from pcfed.storage.atomic import FileError
+from pcfed.storage.reading import open_file, parse_json
 
 T = TypeVar("T")
+
+MAX_LINE_BYTES = 2**26
+"""Bytes of a row at most."""
 
 
 class Extent(NamedTuple):
@@ -46,7 +50,7 @@ class Journal:
         self._sum = hashlib.sha256()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("r+b" if path.exists() else "w+b")
+            self._file = open_file(path, "r+b" if path.exists() else "w+b")
             size = self._file.seek(0, 2)
             self._file.seek(0)
             length = 0 if known is None else known.length
@@ -130,13 +134,13 @@ def read_rows(path: str | os.PathLike[str], parse: Callable[[Any], T], caller: s
         If the file cannot be read, or a line is not a row.
     """
     try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
+        with open_file(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), 1):
+                if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                     break
                 try:
-                    row = parse(json.loads(line))
-                except (ValueError, TypeError, AttributeError, RecursionError):
+                    row = parse(parse_json(line))
+                except (ValueError, TypeError, AttributeError):
                     raise ValueError(
                         f"{caller}: {os.fspath(path)} must have one record per line, but line "
                         f"{number} is not a record; give a file that run(..., journal=…) wrote."

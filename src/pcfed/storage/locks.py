@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pcfed.storage.atomic import FileError
+from pcfed.storage.reading import open_file
 
 
 def is_locked(path: Path) -> bool:
@@ -17,15 +18,12 @@ def is_locked(path: Path) -> bool:
         return False
     fcntl = importlib.import_module("fcntl")
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with open_file(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(handle)
+    except OSError:
+        return False
     return False
 
 
@@ -47,16 +45,18 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = open_file(path, "a+b")
     except OSError as error:
         raise FileError(path, error) from None
+    handle = file.fileno()
     try:
         if os.name == "posix":
             fcntl = importlib.import_module("fcntl")
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = os.read(handle, 20).decode("ascii", "replace").strip()
+                file.seek(0)
+                holder = file.read(20).decode("ascii", "replace").strip()
                 raise ValueError(
                     f"{path}: another process ({holder or 'unknown'}) is using these files; wait "
                     "until it ends, stop it, or use another directory."
@@ -65,4 +65,4 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             os.write(handle, f"{os.getpid()}\n".encode())
         yield
     finally:
-        os.close(handle)
+        file.close()

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 from pcfed.errors import display_path, one_line, short_repr
 from pcfed.storage.archive import AnyArray, load_arrays, save_arrays
 from pcfed.storage.atomic import write_atomically
+from pcfed.storage.reading import describe_error, parse_json, read_file
 from pcfed.validation import is_path
 
 Metadata = Mapping[str, Any]
@@ -105,6 +106,8 @@ class Saved(ABC):
             return cls._read(Path(path))
         except (LookupError, TypeError, AttributeError, RecursionError):
             reason = "its contents are those of another kind of file"
+        except MemoryError:
+            reason = "it needs more memory than there is"
         except ValueError as error:
             reason = str(error)
         raise InvalidFile(Path(path), cls.file_kind, reason, cls.advice) from None
@@ -172,16 +175,7 @@ class SavedJson(Saved):
     @classmethod
     def _read(cls, path: Path) -> Self:
         try:
-            if path.exists() and not path.is_file():  # opening a named pipe would block
-                raise ValueError("it is not a file")
-            with path.open("rb") as file:
-                text = file.read(cls.max_bytes + 1)
+            content = read_file(path, cls.max_bytes)
         except OSError as error:
-            raise ValueError(f"it cannot be read ({error.strerror})") from None
-        if len(text) > cls.max_bytes:
-            raise ValueError(f"it has more than {cls.max_bytes:,} bytes")
-        try:
-            contents = json.loads(text)
-        except (ValueError, RecursionError):
-            raise ValueError("it is not JSON") from None
-        return cls._from_json(cls._current(contents))
+            raise ValueError(describe_error(error)) from None
+        return cls._from_json(cls._current(parse_json(content)))

@@ -27,6 +27,7 @@ from pcfed.config.train_file import NOT_IN_DIGEST, Config
 from pcfed.errors import one_line
 from pcfed.storage.atomic import DRAFT, FileError, remove_drafts
 from pcfed.storage.locks import exclusive_lock
+from pcfed.storage.reading import open_file
 from pcfed.storage.saved import Metadata, SavedJson
 from pcfed.training.config_changes import describe_changes
 from pcfed.training.outcome import Outcome
@@ -183,8 +184,8 @@ class RunDirectory:
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         file = self.path / "log.txt"
         try:
-            with file.open("a", encoding="utf-8") as stream:
-                stream.write(f"{now} {text}\n")
+            with open_file(file, "ab") as stream:
+                stream.write(f"{now} {text}\n".encode())
         except OSError as error:
             raise FileError(file, error) from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -15,7 +14,9 @@ import numpy as np
 
 from pcfed.simulation.history import row_to_record
 from pcfed.storage.atomic import FileError
+from pcfed.storage.journal import MAX_LINE_BYTES
 from pcfed.storage.locks import is_locked
+from pcfed.storage.reading import open_file, parse_json
 from pcfed.training.directory import RunMetadata
 from pcfed.training.outcome import Outcome
 
@@ -144,13 +145,14 @@ def _last_record(history: Path) -> tuple[int | None, int]:
     """Return the number of agents and of rounds in the last complete line of a history."""
     if not history.exists():
         return None, 0
-    with history.open("rb") as file:
-        lines = [line for line in deque(file, maxlen=2) if line.endswith(b"\n")]
+    with open_file(history) as file:
+        last = deque(iter(lambda: file.readline(MAX_LINE_BYTES), b""), maxlen=2)
+    lines = [line for line in last if line.endswith(b"\n")]
     if not lines:
         return None, 0
     try:
-        record = row_to_record(json.loads(lines[-1]))
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        record = row_to_record(parse_json(lines[-1]))
+    except (ValueError, TypeError, AttributeError):
         raise ValueError("the last line of history.jsonl is not a record") from None
     return len(record.infeasibility), record.round
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.config.train_file import Model
+from pcfed.data.encoding import numeric_target
 from pcfed.data.tables import Table
 from pcfed.errors import join_names, short_repr
 from pcfed.losses.kinds import LEAST_SQUARES, SOFTMAX, Label
@@ -31,7 +32,7 @@ def read_targets(
     """Return the targets of all agents for a model."""
     pairs = list(zip(tables, targets, strict=True))
     if not model.output.is_classification:
-        numbers = [table.numbers(target) for table, target in pairs]
+        numbers = [numeric_target(table, target) for table, target in pairs]
         return Targets(list(numbers), None, _constant(where, numbers))
     values = _same_type([_labels(model.task, table, target) for table, target in pairs])
     unique, positions = np.unique(np.concatenate(values), return_inverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +15,7 @@ from pcfed.data.readers import read_bytes
 from pcfed.errors import display_path
 from pcfed.simulation.result import Record
 from pcfed.storage.atomic import FileError
+from pcfed.storage.reading import open_file
 from pcfed.training.trackers.tracking import TrackedRun
 
 COLUMNS = ["round", *(field.name for field in fields(Record) if field.name != "round")]
@@ -31,7 +33,7 @@ class CsvTracker:
         self.finish("")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("w", encoding="utf-8", newline="")
+            self._file = io.TextIOWrapper(open_file(self.path, "wb"), "utf-8", newline="")
         except OSError as error:
             raise FileError(self.path, error) from None
         for record in earlier:
