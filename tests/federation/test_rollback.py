@@ -139,9 +139,7 @@ def test_rounds_that_are_not_kept_are_refused_with_those_that_are(tmp_path):
         server.run()
     saved = (server.folder / CHECKPOINT).read_bytes()
     for wrong in (None, 3, 9, 10, 2):
-        with pytest.raises(
-            ValueError, match=r"9 rounds are done, .* before are: 4, 6, 8"
-        ):
+        with pytest.raises(ValueError, match=r"9 rounds are done, .* before are: 4, 6, 8"):
             roll_back(server.folder, wrong)
     assert (server.folder / CHECKPOINT).read_bytes() == saved
     with pytest.raises(ValueError, match="there is no training in"):

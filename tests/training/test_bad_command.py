@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -204,3 +205,21 @@ def test_errors_of_python_itself_are_one_sentence(error, tmp_path, monkeypatch, 
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert message.endswith(".\n")
+
+
+@pytest.mark.parametrize("name", ["outcome.json", "checkpoint.npz", "checkpoint.npz.previous"])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_something_else_in_place_of_a_file_of_a_training(name, make, tmp_path):
+    folder_with(tmp_path)
+    line = [sys.executable, "-m", "pcfed", "train", "train.toml", "--out", "run"]
+    line += ["--set", "training.rounds=2"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    file = tmp_path / "run" / name
+    file.unlink(missing_ok=True)
+    make(file)
+    before = {path.name: path.lstat().st_mtime_ns for path in file.parent.iterdir()}
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "must be a file of the training, and is something else" in " ".join(done.stderr.split())
+    assert before == {path.name: path.lstat().st_mtime_ns for path in file.parent.iterdir()}

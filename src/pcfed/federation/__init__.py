@@ -4,14 +4,14 @@
 do. Messages may be lost, late or repeated, and either side may die at any time.
 """
 
-# ruff: noqa: E402
-from pcfed.extras import require
+from pcfed.extras import MissingExtra
 
-require(__name__, "flower", "pydantic")  # before the imports that need it
-
-from pcfed.federation.client import Client
-from pcfed.federation.protocol import Message, Transport
-from pcfed.federation.server import Server
-from pcfed.federation.server_state import ServerConfig
+try:
+    from pcfed.federation.client import Client
+    from pcfed.federation.protocol import Message, Transport
+    from pcfed.federation.server import Server
+    from pcfed.federation.server_state import ServerConfig
+except ModuleNotFoundError as missing:
+    raise MissingExtra(__name__, str(missing.name), "flower") from None
 
 __all__ = ["Client", "Message", "Server", "ServerConfig", "Transport"]

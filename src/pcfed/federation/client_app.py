@@ -11,22 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context
-from flwr.app import Message as FlowerMessage
-from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from pcfed.config.federation_files import AgentFile, ServerModel, read_agent_file
 from pcfed.config.imports import import_modules
-from pcfed.data.encoding import Encoding
+from pcfed.data.encoding import Encoding, numeric_target
 from pcfed.data.tables import Table, read_table
 from pcfed.errors import join_names, short_repr
+from pcfed.extras import MissingExtra
 from pcfed.federation.agent_report import AgentFiles
 from pcfed.federation.client import Client
 from pcfed.federation.paths import training_directory
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError
 from pcfed.federation.transport import from_records, to_records
 from pcfed.problem import Agent
+
+try:
+    from flwr.app import Context
+    from flwr.app import Message as FlowerMessage
+    from flwr.clientapp import ClientApp
+except ModuleNotFoundError as missing:
+    raise MissingExtra(__name__, str(missing.name), "flower") from None
 
 app = ClientApp()
 
@@ -97,7 +102,7 @@ def build_agent(path: Path, file: AgentFile, model: ServerModel) -> Agent:
 def _targets(table: Table, target: str, labels: tuple[str, ...] | None) -> NDArray[Any]:
     """Return the numbers of the target column, or the positions of its labels."""
     if labels is None:
-        return table.numbers(target)
+        return numeric_target(table, target)
     positions = {label: i for i, label in enumerate(labels)}
     found = table.column(target).tolist()
     unknown = sorted({label for label in found if label not in positions})

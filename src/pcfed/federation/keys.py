@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives import serialization as pem
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
+from pcfed.extras import MissingExtra
 from pcfed.storage.atomic import write_atomically
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives import serialization as pem
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+except ModuleNotFoundError as missing:
+    raise MissingExtra(__name__, str(missing.name), "flower") from None
 
 DAYS = 365
 """How long certificates are valid, in days."""

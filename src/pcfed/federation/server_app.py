@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
-
 from pcfed.config.federation_files import read_server_file
+from pcfed.extras import MissingExtra
 from pcfed.federation.paths import CHECKPOINT, LOCK, RESULT, SETTINGS, STATUS, training_directory
 from pcfed.federation.server import Server
 from pcfed.federation.server_settings import ServerSettings, check_settings
@@ -24,6 +22,12 @@ from pcfed.federation.server_state import ServerConfig, ServerResult
 from pcfed.federation.status_file import StatusFile
 from pcfed.federation.transport import FlowerTransport, resolve_roster
 from pcfed.storage.locks import exclusive_lock
+
+try:
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+except ModuleNotFoundError as missing:
+    raise MissingExtra(__name__, str(missing.name), "flower") from None
 
 app = ServerApp()
 

@@ -6,17 +6,23 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import httpx
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from flwr.app import Message as FlowerMessage
-from flwr.serverapp import Grid
+import numpy as np
 
 from pcfed.config.federation_files import ServerModel
 from pcfed.config.fields import check_agent_name
+from pcfed.extras import MissingExtra
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, Scalar
 from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_state import ServerState
 from pcfed.federation.status_file import StatusCallback
+
+try:
+    import httpx
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+    from flwr.app import Message as FlowerMessage
+    from flwr.serverapp import Grid
+except ModuleNotFoundError as missing:
+    raise MissingExtra(__name__, str(missing.name), "flower") from None
 
 DISCOVERY_INTERVAL = 1.0
 """Seconds between two looks for new nodes."""
@@ -40,6 +46,8 @@ def from_records(records: RecordDict) -> Message:
         metadata = {key: value for key, value in config if isinstance(value, (str, int, float))}
         arrays = records.array_records[VECTORS].items()
         vectors = {name: array.numpy() for name, array in arrays}
+        if not all(isinstance(vector, np.ndarray) for vector in vectors.values()):
+            raise TypeError  # an archive of arrays, for example
         return Message(str(metadata.pop(KIND)), metadata, vectors)
     except Exception as error:  # bytes from outside can make Flower raise anything
         raise ValueError(f"it is not a message of pcfed ({type(error).__name__})") from None

@@ -12,7 +12,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
 
 MAX_JSON_VALUES = 10_000_000
 """Values in a JSON text at most: an empty list has 2 bytes in a file and 64 in memory."""
@@ -48,8 +48,7 @@ def open_file(path: str | os.PathLike[str], mode: str = "rb") -> IO[bytes]:
     OSError
         If the file can't be opened.
     """
-    stream: IO[bytes] = open(path, mode, opener=_open_at_once)  # noqa: SIM115
-    return stream
+    return cast(IO[bytes], open(path, mode, opener=_open_at_once))
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -1,10 +1,5 @@
 """Training from files: a configuration and data files become trained models."""
 
-# ruff: noqa: E402
-from pcfed.extras import require
-
-require(__name__, "app", "pydantic")  # before the imports that need it
-
 from pcfed.config.train_file import (
     AgentSettings,
     Config,

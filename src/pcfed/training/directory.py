@@ -118,6 +118,15 @@ class RunDirectory:
             )
         if not self.metadata.exists():
             return
+        checkpoints = (self.checkpoint, self.local)
+        files = [self.outcome, self.result, self.models, self.history, *checkpoints]
+        files += [_previous(each) for each in checkpoints]
+        for file in files:
+            if file.exists() and not file.is_file():
+                raise ValueError(
+                    f"train: {file} must be a file of the training, and is something else; move it "
+                    "away, or give another directory with --out."
+                )
         saved = RunMetadata.load(self.metadata)
         if saved.digest != self._digest:
             changes = describe_changes(saved.config, self._config.resolved())
