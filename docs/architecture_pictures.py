@@ -10,7 +10,9 @@ FOLDER = Path(__file__).parent
 PACKAGE = FOLDER.parent / "src" / "pcfed"
 SKIPPED = {"__init__", "__main__"}
 BASE = "arrays, errors, palette,\nvalidation, notebook"
-GROUPED = dict.fromkeys(("arrays", "validation", "errors", "notebook", "palette"), BASE) | {
+GROUPED = dict.fromkeys(
+    ("arrays", "errors", "extras", "notebook", "palette", "validation"), BASE
+) | {
     "sampling": "problem",
     "standardize": "problem",
     "reference": "simulation",
