@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -15,10 +14,13 @@ from typing import Any
 from pcfed.algorithms import Algorithm, Power
 from pcfed.algorithms.registry import from_mapping
 from pcfed.sets import L1Ball, parse_set
+from pcfed.storage.reading import parse_toml, read_file
 
 PARTITIONS = ("label_sorted", "iid", "dirichlet")
 NAMES = ("mnist", "cifar10", "local-steps", "binding")
 """The presets that come with the package, in the order of the report."""
+MAX_BYTES = 2**20
+"""Bytes of the file of an experiment at most."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ def load_preset(name: str, *, others: Sequence[str] = ()) -> Preset:
 def _read(name: str, where: str, file: Path | Traversable) -> Preset:
     """Return the preset in a file; raise a sentence if it is not valid."""
     try:
-        table = tomllib.loads(file.read_text("utf-8"))
+        # A file of the package may be in an archive.
+        content = read_file(file, MAX_BYTES) if isinstance(file, Path) else file.read_bytes()
+        table = parse_toml(content.decode("utf-8"))
         settings: dict[str, dict[str, Any]] = {}
         for given in table["setting"]:
             like = settings[given["like"]] if "like" in given else {}

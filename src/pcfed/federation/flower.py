@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-import tomllib
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,13 @@ from pcfed.config.json_schema import toml_value
 from pcfed.errors import display_path, install_command
 from pcfed.federation.processes import Command, free_port
 from pcfed.storage.atomic import write_atomically
+from pcfed.storage.reading import parse_toml, read_file
 
 FLOWER_NAME = "pcfed"
 """Name of the SuperLink in Flower's configuration."""
+
+MAX_CONFIG_BYTES = 2**20
+"""Bytes of Flower's configuration at most."""
 
 DATABASE = Path("flower", "superlink.db")
 """The SuperLink's database in the folder of a federation."""
@@ -67,7 +70,8 @@ class Connection:
         """Read it from a folder."""
         path = connection_file(folder)
         try:
-            table = tomllib.loads(path.read_text("utf-8"))["superlink"][FLOWER_NAME]
+            content = read_file(path, MAX_CONFIG_BYTES).decode("utf-8")
+            table = parse_toml(content)["superlink"][FLOWER_NAME]
             authority = table.get("root-certificates")
             return cls(str(table["address"]), None if authority is None else Path(authority))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from pcfed.storage.reading import open_file
 from pcfed.storage.saved import Metadata, SavedJson
 
 StatusCallback = Callable[..., None]
@@ -107,7 +108,7 @@ class StatusFile:
 def read_history(path: Path, max_rounds: int) -> list[dict[str, Any]]:
     """Return the last entries of a history file; a line that is not complete yet is skipped."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             lines = deque((line for line in file if line.endswith(b"\n")), max_rounds)
     except OSError:
         return []
