@@ -16,10 +16,12 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, expect
 
+from pcfed.report import live_training
 from pcfed.report.live_server import LiveServer
 from pcfed.report.live_training import LiveTraining
 from pcfed.training import prepare
 from pcfed.training.example import write_example
+from pcfed.training.saved_run import open_run
 
 COMMAND = [sys.executable, "-m", "pcfed", "train", "train.toml"]
 
@@ -137,6 +139,24 @@ def test_the_page_shows_more_rounds_without_a_reload(browser: Browser, tmp_path:
         assert tab.evaluate("window.same"), "the page was not loaded again"
         assert problems == []
         tab.close()
+
+
+def test_a_training_that_ends_while_its_page_is_rendered(tmp_path: Path, monkeypatch):
+    """The page must not say that it has ended without the results: browsers would stop there."""
+    trainer = prepare(write_example(tmp_path)[0], tmp_path / "run")
+    trainer.run(workers=1)
+    page = LiveTraining(trainer)
+
+    def open_and_end(path: Path):
+        page.end("30 rounds done.")
+        return open_run(path)
+
+    monkeypatch.setattr(live_training, "open_run", open_and_end)
+    during, after = page.render(), page.render()
+    assert 'data-live="running"' in during
+    assert "The training has ended" not in during
+    assert 'data-live="ended"' in after
+    assert 'id="run-verdict"' in after
 
 
 def test_a_page_says_that_its_command_has_ended(browser: Browser, tmp_path: Path):

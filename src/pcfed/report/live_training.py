@@ -53,27 +53,29 @@ class LiveTraining:
 
     def end(self, message: str) -> None:
         """Show the results of the training, which has ended."""
-        self._is_running = False
-        self._show(f"The training has ended. {message}")
+        self._show(f"The training has ended. {message}", is_running=False)
 
     def render(self) -> str:
         """Return the page."""
-        run, name = self._run(), self._trainer.directory.path.resolve().name
-        state = "running" if self._is_running else "ended"
-        return render_page(replace(run_page(name, run, self._status), live=state))
-
-    def _show(self, status: str) -> None:
+        # The training may end meanwhile: a page that says so must have the results, too.
         with self._lock:
-            self._status = status
+            is_running, status = self._is_running, self._status
+        run, name = self._run(is_running), self._trainer.directory.path.resolve().name
+        state = "running" if is_running else "ended"
+        return render_page(replace(run_page(name, run, status), live=state))
+
+    def _show(self, status: str, *, is_running: bool = True) -> None:
+        with self._lock:
+            self._status, self._is_running = status, is_running
             self._version += 1
 
-    def _run(self) -> SavedRun:
+    def _run(self, is_running: bool) -> SavedRun:
         """Return the training so far; results in its directory may be those of fewer rounds."""
         directory = self._trainer.directory
         if not directory.metadata.exists():
             return SavedRun(directory.path, self._trainer.config, {}, (), None, None, "")
         saved = open_run(directory.path)
-        if not self._is_running:
+        if not is_running:
             return saved
         with self._lock:
             records = list(self._records)
