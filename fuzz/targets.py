@@ -11,6 +11,7 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,14 @@ from pcfed.config.fields import _parse_constraint
 from pcfed.config.overrides import Override
 from pcfed.config.train_file import load_config
 from pcfed.data.tables import read_table
-from pcfed.federation.protocol import check_version, read_algorithm, read_round_info
+from pcfed.federation.protocol import (
+    PROTOCOL_VERSION,
+    check_version,
+    read_algorithm,
+    read_round_info,
+)
 from pcfed.federation.replies import reported_metrics, split_replies
-from pcfed.federation.server_state import ServerConfig
+from pcfed.federation.server_state import ServerConfig, ServerState
 from pcfed.federation.transport import from_records
 from pcfed.losses import LeastSquares
 from pcfed.sets import L1Ball
@@ -89,7 +95,7 @@ def fuzz_csv(data: bytes) -> None:
         table = read_table(path, text=("a",), decimal=decimal)
         for name in table.names:
             table.is_text(name)
-            attempt(lambda name=name: table.numbers(name))  # type: ignore[misc]
+            attempt(partial(table.numbers, name))
 
     on_file("file.csv", data[1:], read)
 
@@ -154,6 +160,7 @@ def fuzz_saved(data: bytes) -> None:
 
 
 CONFIG = ServerConfig("t", ("a", "b"), 2, PCFedSplit(), rounds=3)
+STATE = ServerState(CONFIG.identity(), 1, {}, {})
 
 
 def fuzz_protocol(data: bytes) -> None:
@@ -182,7 +189,7 @@ def fuzz_protocol(data: bytes) -> None:
     except ValueError:
         return
     for kind, vectors in (("train", ("x", "statistics")), ("finish", ()), ("audit", ("x",))):
-        split_replies([message], CONFIG, kind, 1, vectors)
+        split_replies([message], CONFIG, STATE, kind, vectors)
     reported_metrics(message)
     # An agent catches every error and answers with one; it must not hang or take all memory.
     for read in (check_version, read_algorithm, read_round_info):
@@ -208,7 +215,8 @@ def npz(**arrays: np.ndarray) -> bytes:
 
 def reply(**changes: object) -> bytes:
     """Return a valid reply to a message of the server, with some changes."""
-    metadata = {"kind": "train", "protocol": 4, "name": "a", "training": "t", "round": 1}
+    place = {"protocol": PROTOCOL_VERSION, "name": "a", "training": "t", "round": 1, "rollbacks": 0}
+    metadata = {"kind": "train", **place}
     shapes = [[name, "float64", [2], "numpy.ndarray"] for name in ("x", "statistics")]
     lines = [json.dumps({**metadata, **changes}), json.dumps(shapes)]
     return "\n".join(lines).encode() + b"\n" + npy(np.ones(2))
