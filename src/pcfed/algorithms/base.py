@@ -93,7 +93,8 @@ class Update:
         The vectors for the server, where they are only ever summed: ``Algorithm.sent_vectors``,
         and ``STATISTICS`` if the algorithm has any.
     pending : Vectors
-        What the agent needs to commit its update once it is accepted; never sent.
+        What the agent needs to commit its update once it is accepted; never sent. Under the name
+        of a sent vector it has that vector, so that the two stay equal where updates are rounded.
     """
 
     sent: Vectors

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.algorithms import STATISTICS, Algorithm, RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.grid import Grid, Integers, OutsideGrid, add_integers, encode_all
 from pcfed.algorithms.sums import add_rows
 from pcfed.arrays import Float64Array, Workspace
 from pcfed.problem import Agent, Problem
@@ -59,7 +60,10 @@ class RoundOutcome:
 class _Aggregation:
     """The sums of a round while the groups' updates arrive."""
 
+    grid: Grid | None
     sums: dict[str, Float64Array] = field(default_factory=dict)
+    integers: dict[str, Integers] = field(default_factory=dict)
+    """The sums on a grid."""
     accepted: list[tuple[list[int], Vectors]] = field(default_factory=list)
     """Groups, and what their agents need to commit."""
     refusals: list[Refusal] = field(default_factory=list)
@@ -68,6 +72,11 @@ class _Aggregation:
     def add(self, group: list[int], update: Update, workspace: Workspace) -> None:
         """Add the update of a group to the sums."""
         self.accepted.append((group, update.pending))
+        if self.grid is not None:
+            encoded = encode_all(self.grid, update.sent)
+            self.bytes_up += sum(rows.nbytes for rows in encoded.values())
+            add_integers(self.integers, encoded)
+            return
         for name, rows in update.sent.items():
             self.bytes_up += rows.nbytes
             if name not in self.sums:
@@ -78,6 +87,8 @@ class _Aggregation:
 
     def total(self) -> Sums:
         """Return what the server receives."""
+        if self.grid is not None:
+            self.sums = {name: self.grid.decode(name, row) for name, row in self.integers.items()}
         return Sums(self.sums, sum(len(group) for group, _ in self.accepted))
 
 
@@ -96,6 +107,8 @@ class Engine:
         Number of threads.
     norm_limit : float, optional
         The largest Euclidean norm of a vector that an agent sends.
+    grid : Grid, optional
+        The grid on which updates are rounded and summed.
     """
 
     def __init__(
@@ -105,12 +118,14 @@ class Engine:
         plan: Plan,
         workers: int,
         norm_limit: float | None = None,
+        grid: Grid | None = None,
     ) -> None:
         self.problem = problem
         self.algorithm = algorithm
         self.plan = plan
         self._workers = workers
         self._norm_limit = np.inf if norm_limit is None else norm_limit
+        self.grid = grid
         self._threads = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def __enter__(self) -> Engine:
@@ -154,7 +169,7 @@ class Engine:
         max_local_steps = max((steps[i] for i in present), default=0)
         info = self.algorithm.round_info(index, m=self.problem.m, max_local_steps=max_local_steps)
         bytes_down = len(present) * sum(vector.nbytes for vector in state.server.values())
-        done = _Aggregation()
+        done = _Aggregation(self.grid)
 
         def local(group: list[int]) -> _GroupUpdates:
             return self._local(state, group, steps[group[0]], info, workspace)
@@ -216,14 +231,15 @@ class Engine:
             updates = [each for updates, _ in parts for each in updates]
             return updates, [each for _, refused in parts for each in refused]
         reasons = self._reasons_to_refuse(update, len(group))
-        if not reasons:
-            return [(group, update)], []
         refused = [Refusal(info.index, group[i], reasons[i]) for i in sorted(reasons)]
-        fine = [i for i in range(len(group)) if i not in reasons]
-        sent = {name: rows[fine] for name, rows in update.sent.items()}
-        pending = {name: rows[fine] for name, rows in update.pending.items()}
-        kept = [group[i] for i in fine]
-        return [(kept, Update(sent, pending))] if kept else [], refused
+        if reasons:
+            fine = [i for i in range(len(group)) if i not in reasons]
+            sent = {name: rows[fine] for name, rows in update.sent.items()}
+            pending = {name: rows[fine] for name, rows in update.pending.items()}
+            group, update = [group[i] for i in fine], Update(sent, pending)
+        if self.grid is not None and group:
+            update = self.grid.rounded(update)
+        return [(group, update)] if group else [], refused
 
     def _reasons_to_refuse(self, update: Update, agents: int) -> dict[int, str]:
         """Return why updates of a group can't be accepted, by their rows."""
@@ -233,6 +249,12 @@ class Engine:
             norms = _largest_norms(update, agents)
             for i in np.flatnonzero(finite & ~(norms <= self._norm_limit)).tolist():
                 reasons[i] = f"its norm {norms[i]:.3g} is above the limit {self._norm_limit:g}"
+        if self.grid is not None:
+            for i in sorted(set(range(agents)) - set(reasons)):
+                try:
+                    encode_all(self.grid, {name: rows[i] for name, rows in update.sent.items()})
+                except OutsideGrid as error:
+                    reasons[i] = str(error)
         return reasons
 
     def models(self, state: State) -> Float64Array:

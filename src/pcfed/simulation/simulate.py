@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from pcfed.algorithms import Algorithm
+from pcfed.algorithms.grid import Grid, check_step
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import short_repr
 from pcfed.problem import Problem
@@ -91,6 +92,7 @@ def run(
     callbacks: Sequence[Callable[[Evaluation], object]] = (),
     progress: bool = False,
     refusals: RefusalPolicy = DEFAULT_REFUSALS,
+    grid: float | None = None,
     checkpoint: PathLike | Checkpointing | None = None,
     journal: PathLike | None = None,
     workers: Workers = "auto",
@@ -133,6 +135,9 @@ def run(
         Whether to show a progress line.
     refusals : RefusalPolicy
         Which updates are refused, and how many may be.
+    grid : float, optional
+        Round what agents send to multiples of this power of two, such as ``2**-32``, as in a
+        federation with a secure sum; sums are then exact, in any order.
     checkpoint : path or Checkpointing, optional
         Save the run every few rounds and at its end; a path is ``Checkpointing(path)``. Ctrl-C and
         SIGTERM then end the run after the round, saved, with the status "interrupted". With
@@ -181,7 +186,10 @@ def run(
         indices = range(first, first + rounds)
         algorithm = algorithm.resolved(problem, plan.run_info(indices))
         threads = num_workers(workers, problem, plan)
-        engine = stack.enter_context(Engine(problem, algorithm, plan, threads, refusals.norm_limit))
+        integers = None if grid is None else Grid(check_step("run: grid", grid), problem.m)
+        engine = stack.enter_context(
+            Engine(problem, algorithm, plan, threads, refusals.norm_limit, integers)
+        )
         storage = _Storage(engine, output, rounds, checkpoint, journal, stack)
         saved = storage.saved
         state = saved.state if saved else _initial_state(problem, algorithm, x0, seed)
@@ -280,6 +288,8 @@ class _Storage:
             # A mean over rounds depends on how many they are.
             chosen = output if output == "last" else (output, rounds)
             arguments |= {"output": chosen, "journal": journal is not None}
+            if engine.grid is not None:
+                arguments["grid"] = engine.grid.step
             if not engine.problem.losses_at_average:
                 agents = engine.problem.agents
                 arguments["personalization"] = [agent.personalization for agent in agents]
