@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from pcfed.federation import Client, Server, ServerConfig
+from pcfed.federation.identity import Identity
 from pcfed.federation.paths import HISTORY
+from pcfed.federation.secure_agent import SecureAgent
 from tests.federations import classifiers
 
 NAMES = ("north", "south", "west")
@@ -52,11 +54,15 @@ def federation(
 ) -> Iterator[tuple]:
     """Yield a problem, its clients and a server; ``owner`` has the options of all clients."""
     problem = problem or classifiers()
-    clients = {
-        name: Client(name, agent, folder / name, batch=0.3, **(owner or {}))
-        for name, agent in zip(NAMES, problem.agents, strict=True)
-    }
-    config = ServerConfig("a test", NAMES, problem.n, algorithm, rounds, **{**OPTIONS, **options})
+    names = NAMES if problem.m == len(NAMES) else [f"agent {i + 1}" for i in range(problem.m)]
+    clients = {}
+    for name, agent in zip(names, problem.agents, strict=True):
+        more = dict(owner or {})
+        if options.get("secure"):
+            more["secure"] = SecureAgent(name, Identity.create(), folder / name / "secrets.json")
+        clients[name] = Client(name, agent, folder / name, batch=0.3, **more)
+    options = {**OPTIONS, **options}
+    config = ServerConfig("a test", tuple(names), problem.n, algorithm, rounds, **options)
     with Server(config, FaultyTransport(clients, faults), folder / "server") as server:
         yield problem, clients, server
 

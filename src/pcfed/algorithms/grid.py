@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +64,8 @@ class Grid:
         check_step("Grid: step", self.step)
         if not 1 <= self.m <= MAX_AGENTS:
             raise ValueError(
-                f"Grid: m must be from 1 to {MAX_AGENTS:,} agents, got {self.m:,}; train with fewer "
-                "agents, or without a grid."
+                f"Grid: m must be from 1 to {MAX_AGENTS:,} agents, got {self.m:,}; train with "
+                "fewer agents, or without a grid."
             )
 
     @property
@@ -89,7 +90,7 @@ class Grid:
         """Return a vector, or a sum of vectors, from its integers."""
         if name == STATISTICS:
             return self.decode_wide(integers)
-        return integers.view(np.int64) * self.step
+        return np.asarray(integers.view(np.int64) * self.step, np.float64)
 
     def encode_wide(self, name: str, rows: Array) -> Integers:
         """Return wide numbers: three integers for each, all coarse ones first."""
@@ -103,7 +104,7 @@ class Grid:
         """Return wide numbers, or sums of them, from their integers."""
         coarse, middle, fine = np.split(integers.view(np.int64), 3, axis=-1)
         first, second, third = WIDE_STEPS
-        return (fine * third + middle * second) + coarse * first
+        return np.asarray((fine * third + middle * second) + coarse * first, np.float64)
 
     def width(self, name: str, size: int) -> int:
         """Return the number of integers of a vector with so many numbers."""
@@ -141,6 +142,28 @@ def add_integers(totals: dict[str, Integers], more: Mapping[str, Integers]) -> N
 def encode_all(grid: Grid, vectors: Vectors) -> dict[str, Integers]:
     """Return all vectors of an update as integers."""
     return {name: grid.encode(name, rows) for name, rows in vectors.items()}
+
+
+def joined_integers(vectors: Mapping[str, Integers]) -> Integers:
+    """Return all vectors as one, in the alphabetical order of their names."""
+    return np.concatenate([vectors[name] for name in sorted(vectors)])
+
+
+def split_integers(joined: Integers, sizes: Mapping[str, int]) -> dict[str, Integers]:
+    """Return the vectors in a joined one, given their sizes by name."""
+    names = sorted(sizes)
+    ends = np.cumsum([sizes[name] for name in names])
+    return dict(zip(names, np.split(joined, ends[:-1]), strict=True))
+
+
+def integers_in(arrays: Mapping[str, NDArray[Any]], group: str) -> dict[str, Integers]:
+    """Return the vectors of integers whose names begin with ``group/``, without that prefix."""
+    prefix = f"{group}/"
+    return {
+        name.removeprefix(prefix): np.asarray(array, np.uint64)
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
 def check_step(where: str, value: float) -> float:

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from pcfed.algorithms import Algorithm
+from pcfed.algorithms.grid import DEFAULT_STEP, MAX_AGENTS, check_step
 from pcfed.algorithms.registry import algorithm_names, parameters, to_mapping
 from pcfed.config.algorithm_field import AlgorithmSchema, parse_algorithm
 from pcfed.config.fields import (
@@ -57,6 +58,9 @@ from pcfed.errors import short_repr
 from pcfed.losses.kinds import LINEAR_KINDS
 from pcfed.problem import Center
 from pcfed.sets import WholeSpace
+
+MIN_SECURE = 3
+"""With so many agents there is a secure sum by default."""
 
 ROSTER = "a list of names or an integer ≥ 1"
 Metric = Literal["loss", "accuracy", "infeasibility", "rows"]
@@ -135,6 +139,20 @@ Modules = Annotated[
     PlainValidator(_parse_modules),
     PlainSerializer(list),
     WithJsonSchema({**NAMES_SCHEMA, "$comment": "a list of names of modules"}),
+]
+
+
+def _parse_step(value: Any) -> float:
+    try:
+        return check_step("", value)
+    except ValueError as error:
+        raise invalid(str(error).strip()) from None
+
+
+GridStep = Annotated[
+    float,
+    PlainValidator(_parse_step),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "$comment": "a power of two"}),
 ]
 
 
@@ -233,6 +251,14 @@ class ServerFile(FileModel):
     center: Center | None = None
     """What the models are coupled to: "average", the average of all models, or "free", a shared
     model of its own that no constraint limits; "free" by default, and "average" with PCFedAvg."""
+    secure: bool | None = None
+    """Whether agents sum their updates so that the server sees sums only; by default it is, with
+    three agents or more."""
+    grid: GridStep = DEFAULT_STEP
+    """With a secure sum, updates are rounded to multiples of this power of two."""
+    colluders: CountOrZero = 1
+    """With a secure sum, so many agents may work together with the server, and the updates of the
+    others stay private; more than half of all agents and of these must be there in every round."""
     model: ServerModel
     """What is trained."""
     algorithm: NumericAlgorithm = Field(default_factory=lambda: parse_algorithm({}))
@@ -254,6 +280,8 @@ class ServerFile(FileModel):
                 f"must be at most the {self.num_agents} agents of the roster, got "
                 f"{self.rounds.minimum}; give a smaller number.",
             )
+        if self.resolved_secure:
+            yield from self._secure_errors()
         model = self.model
         if self.rounds.gap is not None and model.intercept and not model.resolved_intercept_bound:
             yield (
@@ -261,6 +289,26 @@ class ServerFile(FileModel):
                 f"is missing; rounds.gap = {self.rounds.gap} needs a certificate, and that a bound "
                 "on the intercept; give a number that is larger than all targets, such as 1000.",
             )
+
+    def _secure_errors(self) -> Iterator[WrongKey]:
+        m = self.num_agents
+        if not 2 <= m <= MAX_AGENTS:
+            yield (
+                "roster",
+                f"must have from 2 to {MAX_AGENTS:,} agents for a secure sum, got {m:,}; change "
+                "it, or set secure = false.",
+            )
+        elif self.colluders > m - 2:
+            yield (
+                "colluders",
+                f"must be at most {m - 2} with {m} agents, got {self.colluders}; at least two "
+                "others must be honest.",
+            )
+
+    @property
+    def resolved_secure(self) -> bool:
+        """Whether there is a secure sum."""
+        return self.num_agents >= MIN_SECURE if self.secure is None else self.secure
 
     @property
     def resolved_center(self) -> Center:
@@ -323,6 +371,11 @@ class AgentFile(FileModel):
     """Whether the agent takes part in certificates."""
     report: Report = ()
     """Which metrics of the agent's model the server may know."""
+    secure: bool = False
+    """Whether the agent refuses trainings without a secure sum."""
+    rollbacks: CountOrZero = 0
+    """How often a training with a secure sum may go back to an earlier round: every time, the
+    server learns another sum with this agent's updates."""
     imports: Modules = Field(default=(), examples=[["my_algorithms"]])
     """Modules to import, beside this file or on Python's path, for example because they register
     the algorithm of the training. The server can't add to them."""

@@ -12,7 +12,8 @@ If the centre is free, the server knows it: the first exchange is left out, and 
 the mean of the couplings, too.
 
 The mathematics is that of `pcfed.guarantees.certificate`. A server that reads single summands sees
-$\hat x_i$, which reveals something about the agent's set, so every owner must consent.
+$\hat x_i$, which reveals something about the agent's set, so every owner must consent; under a
+secure sum it reads none, and nobody has to.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,8 +40,35 @@ REPLY_VECTORS: dict[str, tuple[str, ...]] = {
 CENTER, GRADIENT, COUPLING = "feasible_center", "feasible_gradient", "mean_coupling"
 """Names of what the server sends to the agents; the last only if the centre is free."""
 
-AskAll = Callable[[str, Mapping[str, Array]], Mapping[str, Message]]
-"""Sends a message of a kind, with vectors, to all agents and returns their replies by name."""
+SUMMED_NUMBERS: dict[str, tuple[str, ...]] = {
+    "feasible_model": (),
+    "objective_terms": ("objective", "coupling", "nonconvex"),
+    "gap_term": ("gap", "unbounded"),
+}
+"""The numbers of each reply that are summed; the last is 1 where a gap is infinite."""
+
+
+class Totals(NamedTuple):
+    """What the server needs to know of all replies to a message of a certificate.
+
+    Attributes
+    ----------
+    means : mapping of str to Array
+        The means of vectors over the agents.
+    numbers : mapping of str to float
+        The sums of numbers.
+    nonconvex, unbounded : str
+        Whose loss is not convex, and whose set is unbounded; empty if there is none.
+    """
+
+    means: Mapping[str, Float64Array]
+    numbers: Mapping[str, float]
+    nonconvex: str = ""
+    unbounded: str = ""
+
+
+AskAll = Callable[[str, Mapping[str, Array]], Totals]
+"""Sends a message of a kind, with vectors, to all agents; returns the totals of their replies."""
 
 
 @dataclass(frozen=True)
@@ -103,45 +132,64 @@ def certificate_reply(
     return {}, {"gap": gap_term(agent, feasible, *vectors, m, mean_coupling=coupling)}
 
 
+def summands(
+    kind: str, vectors: Mapping[str, Array], numbers: Mapping[str, Scalar]
+) -> Float64Array:
+    """Return an agent's reply as one row of numbers, for a secure sum."""
+    values = {name: float(value) for name, value in numbers.items()}
+    if kind == "gap_term":
+        unbounded = not math.isfinite(values["gap"])
+        values = {"gap": 0.0 if unbounded else values["gap"], "unbounded": float(unbounded)}
+    scalars = np.array([values[name] for name in SUMMED_NUMBERS[kind]])
+    return np.concatenate([*(vectors[name] for name in REPLY_VECTORS[kind]), scalars])
+
+
+def totals_of_sum(kind: str, row: Float64Array, m: int) -> Totals:
+    """Return the totals of a secure sum of `summands` over m agents."""
+    names, numbers = REPLY_VECTORS[kind], SUMMED_NUMBERS[kind]
+    split = len(row) - len(numbers)
+    means = dict(zip(names, np.split(row[:split] / m, max(1, len(names))), strict=False))
+    found = dict(zip(numbers, row[split:].tolist(), strict=True))
+    anyone = {name: "an agent" if found.get(name) else "" for name in ("nonconvex", "unbounded")}
+    return Totals(means, found, **anyone)
+
+
+def totals_of_replies(replies: Mapping[str, Message], kind: str) -> Totals:
+    """Return the totals of replies by name."""
+    means = {
+        name: np.stack([reply.vectors[name] for reply in replies.values()]).mean(axis=0)
+        for name in REPLY_VECTORS[kind]
+    }
+    single = {
+        name: {agent: float(reply.metadata[name]) for agent, reply in replies.items()}
+        for name in SUMMED_NUMBERS[kind]
+        if name != "unbounded"
+    }
+    nonconvex = [agent for agent, value in single.get("nonconvex", {}).items() if value]
+    unbounded = [a for a, value in single.get("gap", {}).items() if not math.isfinite(value)]
+    numbers = {name: sum(values.values()) for name, values in single.items()}
+    return Totals(means, numbers, *(next(iter(each), "") for each in (nonconvex, unbounded)))
+
+
 def federated_certificate(
-    ask_all: AskAll, rounds: int, center: Array | None = None
+    ask_all: AskAll, rounds: int, m: int, center: Array | None = None
 ) -> FederatedCertificate:
     """Return the certificate of all agents' models after some rounds.
 
-    ``center`` is the free centre; None if the centre is the average of the models.
+    ``m`` is the number of agents, and ``center`` is the free centre; None if the centre is the
+    average of the models.
     """
-    free = center is not None
-    c = _mean(ask_all("feasible_model", {}), "model") if center is None else center
-    gradients = ask_all("objective_terms", {CENTER: c})
-    means = {CENTER: c, GRADIENT: _mean(gradients, "gradient")}
-    if free:
-        couplings = _numbers(gradients, "coupling").values()
-        means[COUPLING] = np.array([sum(couplings) / len(gradients)])
-    gap_terms = ask_all("gap_term", means)
-    objective = sum(_numbers(gradients, "objective").values()) / len(gradients)
-    gaps = _numbers(gap_terms, "gap")
-    nonconvex = _numbers(gradients, "nonconvex").items()
-    reasons = [f"the loss of {name} is not convex" for name, value in nonconvex if value]
-    reasons += [
-        f"the set of {name} is unbounded along its gradient"
-        for name, gap in gaps.items()
-        if not math.isfinite(gap)
-    ]
-    if reasons:
-        return FederatedCertificate(rounds, objective, None, reasons[0])
-    return FederatedCertificate(rounds, objective, sum(gaps.values()), None)
-
-
-def _mean(replies: Mapping[str, Message], name: str) -> Float64Array:
-    """Return the mean over agents of a vector of the replies."""
-    rows = np.stack([reply.vectors[name] for reply in replies.values()]).astype(np.float64)
-    return np.asarray(rows.mean(axis=0))
-
-
-def _numbers(replies: Mapping[str, Message], name: str) -> dict[str, float]:
-    """Return a number of every reply; anything that is not a number becomes infinity."""
-    values = {agent: reply.metadata.get(name) for agent, reply in replies.items()}
-    return {
-        agent: float(x) if isinstance(x, (int, float)) and not math.isnan(x) else math.inf
-        for agent, x in values.items()
-    }
+    c = ask_all("feasible_model", {}).means["model"] if center is None else center
+    terms = ask_all("objective_terms", {CENTER: c})
+    means: dict[str, Array] = {CENTER: c, GRADIENT: terms.means["gradient"]}
+    if center is not None:
+        means[COUPLING] = np.array([terms.numbers["coupling"] / m])
+    gap = ask_all("gap_term", means)
+    objective = terms.numbers["objective"] / m
+    if terms.nonconvex:
+        reason = f"the loss of {terms.nonconvex} is not convex"
+    elif gap.unbounded:
+        reason = f"the set of {gap.unbounded} is unbounded along its gradient"
+    else:
+        return FederatedCertificate(rounds, objective, gap.numbers["gap"], None)
+    return FederatedCertificate(rounds, objective, None, reason)

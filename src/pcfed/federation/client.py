@@ -10,19 +10,25 @@ lost, late or repeated and whenever a process dies.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pcfed.algorithms import Algorithm, LocalContext
+from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, Update
+from pcfed.algorithms.grid import Grid, Integers, add_integers, encode_all, joined_integers
 from pcfed.arrays import Array
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
-from pcfed.federation.certification import REPLY_VECTORS, certificate_reply
+from pcfed.federation.certification import REPLY_VECTORS, certificate_reply, summands
 from pcfed.federation.client_state import Audit, ClientState, PendingUpdate
+from pcfed.federation.norm_limits import vector_norm
 from pcfed.federation.paths import LOCK, STATE
 from pcfed.federation.protocol import (
+    MASKED,
     NO_ROUND,
     PROTOCOL_VERSION,
     Message,
@@ -31,6 +37,8 @@ from pcfed.federation.protocol import (
     audit_digest,
     audit_directions,
     check_version,
+    integer_products,
+    is_secure,
     read_algorithm,
     read_round_info,
 )
@@ -39,6 +47,9 @@ from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.locks import exclusive_lock
+
+if TYPE_CHECKING:  # it needs an optional package
+    from pcfed.federation.secure_agent import SecureAgent
 
 
 class Client:
@@ -60,6 +71,12 @@ class Client:
         Which of ``METRICS`` its owner allows to report to the server.
     files : AgentFiles, optional
         Its file and the server's model, with which the results are a run directory.
+    secure : SecureAgent, optional
+        Its side of secure sums; None if it has no key, and can't take part in them.
+    only_secure : bool
+        Whether its owner refuses trainings without a secure sum.
+    rollbacks : int
+        How often a training with a secure sum may go back, as far as its owner consents.
     """
 
     def __init__(
@@ -72,10 +89,14 @@ class Client:
         certificate: bool = False,
         report: Sequence[str] = (),
         files: AgentFiles | None = None,
+        secure: SecureAgent | None = None,
+        only_secure: bool = False,
+        rollbacks: int = 0,
     ) -> None:
         self.name, self.agent, self.folder = name, agent, folder
         self._certificate, self._report = certificate, report
         self._files = files
+        self._secure, self._only_secure, self._rollbacks = secure, only_secure, rollbacks
         size = resolve_batch_size(batch, agent.loss.size, agent=name)
         self._batches = BatchSampler(agent.loss.size, size)
 
@@ -97,11 +118,12 @@ class Client:
         # Flower may start a second process for this agent while the first still runs.
         with exclusive_lock(self.folder / LOCK):
             state = self._load_state(algorithm, message)
+            self._check_secure(state, message)
             state = self._follow_rollbacks(algorithm, state, message)
             state = self._settle_pending(algorithm, state, message)
             if message.kind == "train":
                 state = self._train(algorithm, state, message)
-            elif message.kind == "audit":
+            elif message.kind == "audit" and not state.secure:
                 state = self._record_audit(state, message)
             reply = self._reply(algorithm, state, message)
             # The state must be on the disk before the server can see the update: an agent that
@@ -132,9 +154,12 @@ class Client:
             "rollbacks": received["rollbacks"],
             "certificate": self._certificate,
         }
-        vectors: dict[str, Array] = {}
+        vectors: Mapping[str, NDArray[Any]] = {}
         model = self._own_model(algorithm, message.vectors, state)
-        if kind == "train" and state.pending is not None:
+        if state.secure and kind != "finish":
+            vectors, more = self._secure_reply(state, message, model)
+            metadata |= more
+        elif kind == "train" and state.pending is not None:
             vectors = {name: rows[0] for name, rows in state.pending.sent.items()}
         elif kind == "audit" and state.audit is not None:
             # Products with public random vectors: averages are compared without the vectors.
@@ -155,6 +180,65 @@ class Client:
             metrics = local_metrics(self.agent, model, self._report)
             metadata |= {f"metric_{name}": value for name, value in metrics.items()}
         return Message(kind, metadata, vectors)
+
+    def _secure_reply(
+        self, state: ClientState, message: Message, model: Array
+    ) -> tuple[dict[str, Integers], dict[str, Scalar]]:
+        """Return the vectors and more metadata of a reply in a training with a secure sum."""
+        kind, secure, grid = message.kind, self._secure, _grid(message.metadata)
+        assert secure is not None  # see _check_secure
+        answers = {
+            "introduce": secure.introduce,
+            "announce": secure.announce,
+            "confirm": secure.confirm,
+            "unmask": secure.unmask,
+        }
+        if kind in answers:
+            return {}, answers[kind](message)
+        if kind == "train" and state.pending is not None:
+            sent = {name: rows[0] for name, rows in state.pending.sent.items()}
+            masked, more = secure.mask(message, joined_integers(encode_all(grid, sent)))
+            return {MASKED: masked}, more
+        digest = audit_digest(state.training, int(message.metadata["round"]), message.vectors)
+        if kind == "audit":
+            sizes = json.loads(str(message.metadata["audited"]))
+            integers = integer_products(digest, state.totals, sizes)
+        elif kind in REPLY_VECTORS:
+            m = int(message.metadata["m"])
+            found = certificate_reply(kind, self.agent, model, message.vectors, m)
+            integers = grid.encode_wide(kind, summands(kind, *found))
+        else:
+            raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
+        masked, more = secure.mask(message, integers, complete=True, received=digest)
+        return {MASKED: masked}, more
+
+    def _check_secure(self, state: ClientState, message: Message) -> None:
+        """Raise if the agent can't or may not answer a message with or without a secure sum."""
+        secure = is_secure(message.metadata)
+        if self._only_secure and not secure:
+            raise ProtocolError(
+                "its owner takes part only in trainings with a secure sum; set secure = true in "
+                "the server's file"
+            )
+        if secure != state.secure:
+            begun = "with" if state.secure else "without"
+            raise ValueError(
+                f"{self.name}: the training {state.training!r} began {begun} a secure sum, which "
+                "can't change; give it another name."
+            )
+        if not secure:
+            return
+        if self._secure is None:
+            raise ValueError(
+                f"{self.name}: a secure sum needs the agent's key, {self.name}.key beside its "
+                "file; write it with pcfed federation agent init."
+            )
+        if int(message.metadata["rollbacks"]) > self._rollbacks:
+            raise ProtocolError(
+                "its owner has not consented to go back; the owner can, with rollbacks = "
+                f"{int(message.metadata['rollbacks'])} in the agent's file"
+            )
+        self._secure.check_accepted(message)
 
     def _load_state(self, algorithm: Algorithm, message: Message) -> ClientState:
         """Return the saved state, or that before the first round."""
@@ -181,8 +265,13 @@ class Client:
         if algorithm.feasible:
             models[0] = self.agent.feasible_set.project(models[0])
         private = algorithm.start(models)[1]
-        rollbacks = int(metadata["rollbacks"])
-        return ClientState(str(metadata["training"]), NO_ROUND, private, rollbacks=rollbacks)
+        return ClientState(
+            str(metadata["training"]),
+            NO_ROUND,
+            private,
+            rollbacks=int(metadata["rollbacks"]),
+            secure=is_secure(metadata),
+        )
 
     def _follow_rollbacks(
         self, algorithm: Algorithm, state: ClientState, message: Message
@@ -239,7 +328,10 @@ class Client:
             state.private, pending.kept, pending.received, pending.round_info
         )
         private = {name: np.asarray(rows, np.float64) for name, rows in private.items()}
-        return replace(state, accepted=accepted, private=private, pending=None)
+        totals = dict(state.totals)
+        if state.secure:
+            add_integers(totals, encode_all(_grid(message.metadata), pending.sent))
+        return replace(state, accepted=accepted, private=private, pending=None, totals=totals)
 
     def _record_audit(self, state: ClientState, message: Message) -> ClientState:
         """Return the state with the audit of a message as the last one, or refuse it.
@@ -283,5 +375,25 @@ class Client:
         # The server refuses an update that is not finite; NumPy's warnings would add nothing.
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             update = algorithm.local(context, received, state.private, round_info)
+        if state.secure:
+            self._check_norms(update, metadata)
+            update = _grid(metadata).rounded(update)
         pending = PendingUpdate(round_info, update.pending, update.sent, received)
         return replace(state, pending=pending)
+
+    def _check_norms(self, update: Update, metadata: Mapping[str, Scalar]) -> None:
+        """Raise if an update is too long: under a secure sum nobody else can see that."""
+        limit = float(metadata["norm_limit"])
+        for name, rows in update.sent.items():
+            norm = vector_norm(rows[0])
+            if name != STATISTICS and not norm <= limit:
+                raise ValueError(
+                    f"{self.name}: the norm of its {name} is {norm:.3g}, above the limit "
+                    f"{limit:.3g} of the training, so that it is not sent; if it is right, the "
+                    "server must raise rounds.norm_limit."
+                )
+
+
+def _grid(metadata: Mapping[str, Scalar]) -> Grid:
+    """Return the grid of a training with a secure sum."""
+    return Grid(float(metadata["grid"]), int(metadata["m"]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Self
 
 from pcfed.algorithms import RoundInfo
+from pcfed.algorithms.grid import Integers, integers_in
 from pcfed.arrays import Array
 from pcfed.federation.protocol import read_round_info, round_metadata
 from pcfed.simulation.result import arrays_in
@@ -46,12 +47,16 @@ class ClientState(SavedArchive):
     ``accepted`` is the round of its last update that the agent knows to be accepted, ``private``
     has its private vectors as arrays of one row, and ``pending`` is its last update, until it is
     known whether the server accepted it. ``rollbacks`` is how often the training has gone back, and
-    ``audit`` says which audit the agent has answered last.
+    ``audit`` says which audit the agent has answered last. ``totals`` has the sums of all accepted
+    updates as integers, if the training has a secure sum, which is then ``secure``.
     """
 
     file_kind: ClassVar[str] = "state of an agent"
-    format: ClassVar[int] = 4
-    upgrades: ClassVar[Upgrades] = {3: lambda metadata: {**metadata, "rollbacks": 0, "audit": None}}
+    format: ClassVar[int] = 5
+    upgrades: ClassVar[Upgrades] = {
+        3: lambda metadata: {**metadata, "rollbacks": 0, "audit": None, "secure": False},
+        4: lambda metadata: {**metadata, "secure": False},
+    }
     read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
     advice: ClassVar[str] = "restore it from a backup."
 
@@ -61,10 +66,12 @@ class ClientState(SavedArchive):
     pending: PendingUpdate | None = None
     rollbacks: int = 0
     audit: Audit | None = None
+    secure: bool = False
+    totals: Mapping[str, Integers] = field(default_factory=dict)
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
         pending = self.pending
-        groups = {"private": self.private}
+        groups: dict[str, Mapping[str, AnyArray]] = {"private": self.private, "totals": self.totals}
         if pending is not None:
             groups |= {"kept": pending.kept, "sent": pending.sent, "received": pending.received}
         metadata = {
@@ -73,6 +80,7 @@ class ClientState(SavedArchive):
             "pending": None if pending is None else round_metadata(pending.round_info),
             "rollbacks": self.rollbacks,
             "audit": self.audit,
+            "secure": self.secure,
         }
         arrays = {
             f"{group}/{name}": vector
@@ -88,6 +96,13 @@ class ClientState(SavedArchive):
             kept, sent, received = (arrays_in(arrays, g) for g in ("kept", "sent", "received"))
             pending = PendingUpdate(read_round_info(metadata["pending"]), kept, sent, received)
         audit = None if metadata["audit"] is None else Audit(*metadata["audit"])
-        private = arrays_in(arrays, "private")
-        training, accepted = metadata["training"], metadata["accepted"]
-        return cls(training, accepted, private, pending, metadata["rollbacks"], audit)
+        return cls(
+            metadata["training"],
+            metadata["accepted"],
+            arrays_in(arrays, "private"),
+            pending,
+            metadata["rollbacks"],
+            audit,
+            metadata["secure"],
+            integers_in(arrays, "totals"),
+        )

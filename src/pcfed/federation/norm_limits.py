@@ -58,33 +58,32 @@ class Norms:
         limit = factor * max(self.largest.get(name, 0.0), medians.get(name, 0.0))
         return max(limit, floor) if self.rounds < EARLY_ROUNDS or not limit else limit
 
-    def after(self, updates: Mapping[str, Mapping[str, float]]) -> Norms:
-        """Return the norms after a round with these accepted updates."""
-        medians = _medians(updates)
+    def after(self, medians: Mapping[str, float]) -> Norms:
+        """Return the norms after a round with these medians."""
         if not medians:
             return self
         early = _larger(self.early, medians) if self.rounds < EARLY_ROUNDS else self.early
         return Norms(self.rounds + 1, early, _larger(self.largest, medians))
 
-    def grown(self, updates: Mapping[str, Mapping[str, float]]) -> str | None:
+    def grown(self, medians: Mapping[str, float]) -> str | None:
         """Return the name of a vector that has grown without bound; None if there is none."""
         if self.rounds < EARLY_ROUNDS:
             return None
-        for name, median in _medians(updates).items():
+        for name, median in medians.items():
             if 0 < GROWTH * self.early.get(name, 0.0) < median:
                 return name
         return None
 
 
-def update_norms(update: Message, algorithm: Algorithm) -> dict[str, float]:
+def update_norms(vectors: Mapping[str, Array], algorithm: Algorithm) -> dict[str, float]:
     """Return the norms of an update's vectors, and the absolute values of its statistics."""
     norms: dict[str, float] = {}
-    for name, vector in update.vectors.items():
+    for name, vector in vectors.items():
         if name == STATISTICS:
             values = np.abs(vector).tolist()
             norms |= dict(zip(algorithm.statistics, values, strict=True))
         else:
-            norms[name] = _norm(vector)
+            norms[name] = vector_norm(vector)
     return norms
 
 
@@ -111,8 +110,8 @@ def refuse_long(
     factor : float
         How many times the usual norm is accepted.
     """
-    found = {agent: update_norms(update, algorithm) for agent, update in updates.items()}
-    medians = _medians(found)
+    found = {agent: update_norms(update.vectors, algorithm) for agent, update in updates.items()}
+    medians = lower_medians(found)
 
     def limit_of(name: str) -> float:
         if name in algorithm.statistics:
@@ -130,13 +129,13 @@ def refuse_long(
     return {agent: found[agent] for agent in found if agent not in refused}, refused
 
 
-def _norm(vector: Array) -> float:
+def vector_norm(vector: Array) -> float:
     """Return the Euclidean norm, which must not overflow to infinity in the squares."""
     largest = float(np.abs(vector).max(initial=0.0))
     return largest * float(np.linalg.norm(vector / largest)) if largest else 0.0
 
 
-def _medians(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def lower_medians(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return by vector the lower median of the norms greater than zero, where there are enough."""
     medians = {}
     for name in sorted({name for norms in updates.values() for name in norms}):

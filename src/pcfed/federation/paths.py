@@ -7,6 +7,7 @@ server.heating/                  north.heating/
     result.json                      lock
     settings.json, lock              config.json, outcome.json, models.npz: as those of a training
     earlier/                         earlier/        checkpoints and states to go back to
+    open_sum.npz                     secrets.json    of secure sums
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ CHECKPOINT, HISTORY, STATUS = "checkpoint.npz", "history.jsonl", "status.json"
 RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
 STATE, MODEL, REPORT = "state.npz", "model.npz", "report.html"
 EARLIER = "earlier"
+SECRETS, OPEN_SUM, ROSTER = "secrets.json", "open_sum.npz", "roster.toml"
 
 
 def training_directory(file: Path, training: str) -> Path:

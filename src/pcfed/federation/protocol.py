@@ -10,6 +10,9 @@
                agent: three numbers for each audited vector
     feasible_model, objective_terms, gap_term
                the three exchanges of a certificate (`pcfed.federation.certification`)
+    introduce, announce, confirm, unmask
+               those of a secure sum (`pcfed.federation.secure_sums`), under which the replies to
+               train, audit and the exchanges of a certificate are masked integers
 
 Every message of the server after ``hello`` contains the round of the agent's last accepted update,
 and how often the training has gone back to an earlier round (`pcfed.federation.rollback`).
@@ -23,11 +26,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm, PenaltyAlgorithm, RoundInfo
+from pcfed.algorithms.grid import Integers
 from pcfed.algorithms.registry import (
     algorithm_names,
     find_algorithm,
@@ -38,7 +43,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.errors import one_line, short_repr
 from pcfed.problem import Center
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Version of the messages. Server and agents must use the same one."""
 
 SCHEDULES = ("step", "penalty")
@@ -49,6 +54,9 @@ NUM_AUDIT_DIRECTIONS = 3
 
 NO_ROUND = -1
 """The round of an agent's last accepted update, if no update has been accepted yet."""
+
+MASKED = "masked"
+"""The vector of masked integers in the replies of a secure sum."""
 
 Scalar = str | int | float | bool
 
@@ -70,13 +78,13 @@ class Message:
         One of the kinds that this module's docstring lists, or ``"error"``.
     metadata : mapping of str to Scalar
         Texts and numbers.
-    vectors : mapping of str to Array
+    vectors : mapping of str to array
         Named vectors.
     """
 
     kind: str
     metadata: Mapping[str, Scalar]
-    vectors: Mapping[str, Array] = field(default_factory=dict)
+    vectors: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Transport(Protocol):
@@ -175,6 +183,28 @@ def audit_digest(training: str, rounds: int, vectors: Mapping[str, Array]) -> st
         digest.update(f" {name} ".encode())
         digest.update(np.ascontiguousarray(vectors[name], "<f8").tobytes())
     return digest.hexdigest()
+
+
+def is_secure(metadata: Mapping[str, Scalar]) -> bool:
+    """Return whether a message belongs to a training with a secure sum."""
+    return "grid" in metadata
+
+
+def integer_products(
+    digest: str, totals: Mapping[str, Integers], sizes: Mapping[str, int]
+) -> Integers:
+    """Return the numbers of an exact audit: products of totals with public random integers.
+
+    There are ``NUM_AUDIT_DIRECTIONS`` for each vector of totals, all modulo 2⁶⁴. ``sizes`` are
+    those of the vectors; an agent that has never sent one has zeros.
+    """
+    products = [np.zeros(0, np.uint64)]
+    for name, size in sorted(sizes.items()):
+        total = totals.get(name, np.zeros(size, np.uint64))
+        rng = np.random.default_rng([*bytes.fromhex(digest), *name.encode()])
+        directions = rng.integers(0, 2**64, (NUM_AUDIT_DIRECTIONS, size), np.uint64)
+        products.append((directions * total).sum(axis=1, dtype=np.uint64))
+    return np.concatenate(products)
 
 
 def audit_directions(digest: str, n: int) -> Float64Array:

@@ -42,18 +42,20 @@ def split_replies(
     state: ServerState,
     kind: str,
     vectors: Collection[str],
+    integers: int | None = None,
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """Return the valid replies, and for each other one why it is refused, both by agent.
 
     A reply must be of the kind of the server's message, and contain the named vectors. Those of a
-    valid reply are returned in float64.
+    valid reply are returned in float64. Where ``integers`` is given, they are so many masked
+    integers instead.
     """
     valid: dict[str, Message] = {}
     refused: dict[str, str] = {}
     for reply in replies:
         name = str(reply.metadata.get("name"))
         try:
-            checked = _check_reply(reply, config, state, kind, vectors)
+            checked = _check_reply(reply, config, state, kind, vectors, integers)
         except RefusedReply as refusal:
             checked, reason = None, str(refusal)
         except Exception as error:  # a reply comes from outside and can be wrong in any way
@@ -85,7 +87,12 @@ def number(reply: Message, name: str) -> float:
 
 
 def _check_reply(
-    reply: Message, config: ServerConfig, state: ServerState, kind: str, vectors: Collection[str]
+    reply: Message,
+    config: ServerConfig,
+    state: ServerState,
+    kind: str,
+    vectors: Collection[str],
+    integers: int | None,
 ) -> Message:
     """Return the reply with its vectors in float64, or raise RefusedReply."""
     metadata = reply.metadata
@@ -106,12 +113,25 @@ def _check_reply(
         raise RefusedReply("its reply is for another round")
     if reply.vectors.keys() != set(vectors):
         raise RefusedReply(f"it must send {', '.join(vectors) or 'no vectors'}")
+    if config.secure:
+        return _check_masked(reply, integers)
     for name in CERTIFICATE_NUMBERS.get(kind, ()):
         value = number(reply, name)
         if not value >= 0 or (math.isinf(value) and name != "gap"):
             raise RefusedReply(f"its {name} in a certificate can't be {value:g}")
     checked = {name: _check_vector(reply, name, config) for name in vectors}
     return Message(reply.kind, metadata, checked)
+
+
+def _check_masked(reply: Message, size: int | None) -> Message:
+    """Return a reply of a secure sum, or raise RefusedReply."""
+    for vector in reply.vectors.values():
+        if vector.shape != (size,) or vector.dtype != np.uint64:
+            raise RefusedReply(
+                f"its masked numbers must be {size} integers in uint64, got the shape "
+                f"{vector.shape} in {vector.dtype}"
+            )
+    return reply
 
 
 def _check_vector(reply: Message, name: str, config: ServerConfig) -> Float64Array:

@@ -7,26 +7,35 @@ was written, none of them was accepted, and the round is run again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pcfed.algorithms import RoundInfo, Sums
+from pcfed.algorithms import STATISTICS, RoundInfo, Sums
+from pcfed.algorithms.grid import Grid, Integers, add_integers, split_integers
 from pcfed.algorithms.sums import add_rows
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.certification import (
     REPLY_VECTORS,
+    SUMMED_NUMBERS,
     FederatedCertificate,
+    Totals,
     federated_certificate,
+    totals_of_replies,
+    totals_of_sum,
 )
 from pcfed.federation.course import Course
-from pcfed.federation.norm_limits import GROWTH, refuse_long
+from pcfed.federation.norm_limits import GROWTH, lower_medians, refuse_long, update_norms
 from pcfed.federation.paths import CHECKPOINT, HISTORY
 from pcfed.federation.protocol import (
+    MASKED,
     NO_ROUND,
+    NUM_AUDIT_DIRECTIONS,
     PROTOCOL_VERSION,
     Message,
     Scalar,
@@ -34,13 +43,17 @@ from pcfed.federation.protocol import (
     algorithm_metadata,
     audit_digest,
     audit_directions,
+    integer_products,
     round_metadata,
 )
 from pcfed.federation.replies import reported_metrics, sent_names, split_replies
 from pcfed.federation.rollback import keep_checkpoint
-from pcfed.federation.server_state import ServerConfig, ServerResult, ServerState
+from pcfed.federation.server_state import Place, ServerConfig, ServerResult, ServerState
 from pcfed.federation.status_file import StatusCallback, read_history
 from pcfed.storage.journal import Journal
+
+if TYPE_CHECKING:  # it needs an optional package
+    from pcfed.federation.secure_sums import Request, SecureSums
 
 
 class MissingAgents(RuntimeError):
@@ -49,6 +62,33 @@ class MissingAgents(RuntimeError):
 
 class Diverged(RuntimeError):
     """The updates of a training have grown without bound."""
+
+
+class SummedUpdates(NamedTuple):
+    """The accepted updates of a round.
+
+    Attributes
+    ----------
+    accepted : list of str
+        The agents.
+    vectors : mapping of str to Array
+        The sums of their updates.
+    refused : mapping of str to str
+        Why the replies of others are refused.
+    metrics : mapping of str to mapping
+        What agents have reported.
+    norms : mapping of str to float
+        The usual norms of the updates.
+    integers : mapping of str to Array
+        The sums on the grid of a secure sum.
+    """
+
+    accepted: list[str]
+    vectors: Mapping[str, Float64Array]
+    refused: Mapping[str, str]
+    metrics: Mapping[str, Mapping[str, float]]
+    norms: Mapping[str, float]
+    integers: Mapping[str, Integers] = MappingProxyType({})
 
 
 @dataclass(eq=False)
@@ -81,6 +121,7 @@ class Server:
         algorithm_metadata(self.config.algorithm)  # refuses parameters that can't be sent
         path = self.folder / CHECKPOINT
         self.state = self._resume(path) if path.exists() else self._start()
+        self._secure = self._secure_sums() if self.config.secure else None
         self._history = Journal(self.folder / HISTORY, self.state.history)
         self._course = Course(read_history(self.folder / HISTORY, self.state.round))
         if self.state.history is None:
@@ -130,6 +171,46 @@ class Server:
     def _try_round(self) -> bool:
         """Run a round once; return whether enough updates were accepted."""
         config, before = self.config, self.state
+        updates = self._sum_securely() if self._secure else self._sum_updates()
+        if config.gap is not None:
+            self._require_consent("rounds.gap")
+        if updates is None:
+            return False
+        self._check_growth(updates.norms)
+        accepted = [name for name in config.roster if name in updates.accepted]
+        entry = {
+            "round": before.round,
+            "accepted": accepted,
+            "refused": updates.refused,
+            "missing": [n for n in config.roster if n not in accepted and n not in updates.refused],
+            "metrics": updates.metrics,
+        }
+        self._history.append(entry)
+        self._course.add_round(entry)
+        sums = Sums(updates.vectors, len(accepted))
+        server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
+        totals = dict(before.totals)
+        add_integers(totals, updates.integers)
+        # The history is written first: what it has beyond the checkpoint is cut off on a restart.
+        self._save(
+            replace(
+                before,
+                round=before.round + 1,
+                vectors=server,
+                accepted={**before.accepted, **dict.fromkeys(accepted, before.round)},
+                history=self._history.flush(),
+                norms=before.norms.after(updates.norms),
+                totals=totals,
+            )
+        )
+        if self._secure:
+            self._secure.forget_open_sum()
+        self.on_status(warning=self._course.warning or "")
+        return True
+
+    def _sum_updates(self) -> SummedUpdates | None:
+        """Return the sums of the updates that agents send; None if there are too few."""
+        config, before = self.config, self.state
         names = sent_names(config.algorithm, before.vectors, len(config.roster))
         updates, refused = self._exchange("train", names, config.minimum)
         norms, too_long = refuse_long(
@@ -141,11 +222,8 @@ class Server:
         )
         refused |= too_long
         self.on_status(refused=refused)
-        if config.gap is not None:
-            self._require_consent("rounds.gap")
         if len(norms) < max(1, config.minimum):
-            return False
-        self._check_growth(norms)
+            return None
         # Sums are taken in the order of the roster, not of arrival, so that they have the same bits
         # as in the simulator.
         accepted = [name for name in config.roster if name in norms]
@@ -154,34 +232,48 @@ class Server:
             for key, vector in updates[name].vectors.items():
                 add_rows(vectors.setdefault(key, np.zeros(vector.size)), vector[None])
         metrics = {name: reported_metrics(updates[name]) for name in accepted}
-        entry = {
-            "round": before.round,
-            "accepted": accepted,
-            "refused": refused,
-            "missing": [n for n in config.roster if n not in updates and n not in refused],
-            "metrics": {name: reported for name, reported in metrics.items() if reported},
-        }
-        self._history.append(entry)
-        self._course.add_round(entry)
-        sums = Sums(vectors, len(accepted))
-        server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
-        latest = {**before.accepted, **dict.fromkeys(accepted, before.round)}
-        # The history is written first: what it has beyond the checkpoint is cut off on a restart.
-        self._save(
-            replace(
-                before,
-                round=before.round + 1,
-                vectors=server,
-                accepted=latest,
-                history=self._history.flush(),
-                norms=before.norms.after(norms),
-            )
+        return SummedUpdates(
+            accepted,
+            vectors,
+            refused,
+            {name: reported for name, reported in metrics.items() if reported},
+            lower_medians(norms),
         )
-        self.on_status(warning=self._course.warning or "")
-        return True
 
-    def _check_growth(self, norms: Mapping[str, Mapping[str, float]]) -> None:
-        """Raise if the updates of a round, given by their norms, have grown without bound."""
+    def _sum_securely(self) -> SummedUpdates | None:
+        """Return the sums of updates that the server never sees; None if there are too few."""
+        assert self._secure is not None
+        config, before = self.config, self.state
+        names = sent_names(config.algorithm, before.vectors, len(config.roster))
+        numbers = dict.fromkeys(names, config.n)
+        if STATISTICS in numbers:
+            numbers[STATISTICS] = len(config.algorithm.statistics)
+        grid = Grid(config.grid, len(config.roster))
+        sizes = {name: grid.width(name, number) for name, number in numbers.items()}
+        opened = self._secure.sum_updates(
+            self._place, sum(sizes.values()), config.minimum, config.attempts
+        )
+        if isinstance(opened, str):
+            self.on_status(note=f"Round {before.round}: {opened}.")
+            return None
+        integers = split_integers(opened.total, sizes)
+        vectors = {name: grid.decode(name, integers[name]) for name in names}
+        means = {name: vector / len(opened.survivors) for name, vector in vectors.items()}
+        return SummedUpdates(
+            opened.survivors,
+            vectors,
+            dict(opened.refused),
+            dict(opened.metrics),
+            update_norms(means, config.algorithm),
+            integers,
+        )
+
+    @property
+    def _place(self) -> Place:
+        return Place(len(self.state.rollbacks), self.state.round)
+
+    def _check_growth(self, norms: Mapping[str, float]) -> None:
+        """Raise if the updates of a round, given by their usual norms, have grown without bound."""
         if (name := self.state.norms.grown(norms)) is not None:
             raise Diverged(
                 f"The training has diverged by round {self.state.round}: the updates {name} are "
@@ -202,7 +294,8 @@ class Server:
             center = self.config.algorithm.shared_model(self.state.vectors)
             if self.config.center == "average":
                 center = None  # it is the mean of the feasible models
-            self._certificate = federated_certificate(self._ask_for_certificate, done, center)
+            m = len(self.config.roster)
+            self._certificate = federated_certificate(self._ask_for_certificate, done, m, center)
             self._course.add_gap(self._certificate.gap)
             self.on_status(warning=self._course.warning or "")
         return self._certificate
@@ -215,6 +308,8 @@ class Server:
         Raises MissingAgents if an agent does not answer.
         """
         self._report_stage("audit")
+        if self._secure:
+            return self._exact_audit()
         config = self.config
         start = config.algorithm.start(np.zeros((1, config.n)))
         names = list(config.algorithm.audited(*start))
@@ -228,6 +323,22 @@ class Server:
             difference = np.abs(mean - directions @ self.state.vectors[name])
             differences[name] = float((difference / np.linalg.norm(directions, axis=1)).max())
         return differences
+
+    def _exact_audit(self) -> dict[str, float]:
+        """Compare the sums of all accepted updates with those that the agents have kept.
+
+        Both are integers, and so are the random vectors: any difference is shown, and is at least
+        the step of the grid.
+        """
+        config, state = self.config, self.state
+        sizes = {name: len(total) for name, total in sorted(state.totals.items())}
+        digest = audit_digest(config.training, state.round, state.vectors)
+        expected = integer_products(digest, state.totals, sizes)
+        metadata = {"audited": json.dumps(sizes)}
+        found = self._sum_all("audit", len(expected), "The audit", metadata=metadata)
+        differences = np.abs((found - expected).view(np.int64) * config.grid)
+        rows = differences.reshape(len(sizes), NUM_AUDIT_DIRECTIONS)
+        return {name: float(row.max()) for name, row in zip(sizes, rows, strict=True)}
 
     def finish(
         self, certificate: FederatedCertificate | None = None
@@ -270,23 +381,44 @@ class Server:
         except MissingAgents as error:
             return replace(result, audit=None, no_audit=str(error))
 
-    def _ask_for_certificate(
-        self, kind: str, vectors: Mapping[str, Array]
-    ) -> Mapping[str, Message]:
-        """Send a message of the certificate to all agents.
+    def _ask_for_certificate(self, kind: str, vectors: Mapping[str, Array]) -> Totals:
+        """Send a message of the certificate to all agents, and return the totals of the replies.
 
         Consent is required before it, so that no agent reveals its model for nothing, and after
         it, because a reply may be the first to say that an owner does not consent.
         """
+        if self._secure:
+            m = len(self.config.roster)
+            grid = Grid(self.config.grid, m)
+            size = len(REPLY_VECTORS[kind]) * self.config.n + len(SUMMED_NUMBERS[kind])
+            width = grid.width(STATISTICS, size)
+            total = self._sum_all(kind, width, "A certificate", vectors)
+            return totals_of_sum(kind, grid.decode_wide(total), m)
         self._require_consent("A certificate")
         try:
-            return self._ask_all(kind, REPLY_VECTORS[kind], "A certificate", vectors)
+            replies = self._ask_all(kind, REPLY_VECTORS[kind], "A certificate", vectors)
+            return totals_of_replies(replies, kind)
         finally:
             self._require_consent("A certificate")
 
+    def _sum_all(
+        self,
+        kind: str,
+        size: int,
+        purpose: str,
+        vectors: Mapping[str, Array] | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
+    ) -> Integers:
+        """Return a secure sum over all agents, or raise."""
+        assert self._secure is not None
+        found = self._secure.sum_all(kind, self._place, size, vectors or {}, metadata or {})
+        if isinstance(found, dict):
+            raise _missing_agents(purpose, found)
+        return found
+
     def _require_consent(self, purpose: str) -> None:
         """Raise if the owner of an agent is known not to consent to certificates."""
-        if self._without_consent:
+        if self._without_consent and not self._secure:
             names = ", ".join(sorted(self._without_consent))
             raise MissingAgents(
                 f"{purpose} needs the consent of all agents, and {names} did not give it; the "
@@ -308,11 +440,9 @@ class Server:
         """Return the valid replies of all agents, in the order of the roster, or raise."""
         roster = self.config.roster
         valid, refused = self._exchange(kind, expected, len(roster), vectors)
-        missing = [name for name in roster if name not in valid]
+        missing = {name: refused.get(name, "") for name in roster if name not in valid}
         if missing:
-            reason = f" ({refused[missing[0]]})" if missing[0] in refused else ""
-            names = ", ".join(sorted(missing))
-            raise MissingAgents(f"{purpose} needs all agents, and {names} did not answer{reason}.")
+            raise _missing_agents(purpose, missing)
         return {name: valid[name] for name in roster}
 
     def _exchange(
@@ -324,17 +454,44 @@ class Server:
         metadata: Mapping[str, Scalar] | None = None,
     ) -> tuple[dict[str, Message], dict[str, str]]:
         """Send a message to all agents; return the replies with these vectors, and refusals."""
-        config = self.config
-        messages = self._messages(kind, vectors or {}, metadata or {})
+        sent, more = vectors or {}, metadata or {}
+        messages = {name: self._message(name, kind, sent, more) for name in self.config.roster}
+        replies = self._replies(messages, min_present)
+        valid, refused = split_replies(replies, self.config, self.state, kind, expected)
+        self.on_status(refused=refused)
+        return valid, refused
+
+    def _exchange_requests(
+        self, requests: Mapping[str, Request], min_present: int
+    ) -> tuple[dict[str, Message], dict[str, str]]:
+        """Send the requests of a secure sum; return valid replies, and refusals."""
+        messages = {
+            name: self._message(name, request.kind, request.vectors, request.metadata)
+            for name, request in requests.items()
+        }
+        replies = self._replies(messages, min_present)
+        valid: dict[str, Message] = {}
+        refused: dict[str, str] = {}
+        groups = {(request.kind, request.size) for request in requests.values()}
+        for kind, size in groups:
+            asked = {n for n, each in requests.items() if (each.kind, each.size) == (kind, size)}
+            chosen = [reply for reply in replies if reply.metadata.get("name") in asked]
+            names = () if size is None else (MASKED,)
+            found = split_replies(chosen, self.config, self.state, kind, names, size)
+            valid |= found[0]
+            refused |= found[1]
+        self.on_status(refused=refused)
+        return valid, refused
+
+    def _replies(self, messages: Mapping[str, Message], min_present: int) -> list[Message]:
+        """Send messages; return all replies, and remember who consents to certificates."""
         replies = list(self.transport.exchange(messages, min_present))
         for reply in replies:
             name, consent = reply.metadata.get("name"), reply.metadata.get("certificate")
-            if isinstance(name, str) and name in config.roster and consent is not None:
+            if isinstance(name, str) and name in self.config.roster and consent is not None:
                 change = self._without_consent.discard if consent else self._without_consent.add
                 change(name)
-        valid, refused = split_replies(replies, config, self.state, kind, expected)
-        self.on_status(refused=refused)
-        return valid, refused
+        return replies
 
     @property
     def _round_info(self) -> RoundInfo:
@@ -342,11 +499,16 @@ class Server:
         m, steps = len(self.config.roster), self.config.local_steps
         return self.config.algorithm.round_info(self.state.round, m=m, max_local_steps=steps)
 
-    def _messages(
-        self, kind: str, vectors: Mapping[str, Array], metadata: Mapping[str, Scalar]
-    ) -> dict[str, Message]:
-        """Return the message of a kind for every agent of the roster."""
+    def _message(
+        self, name: str, kind: str, vectors: Mapping[str, Array], metadata: Mapping[str, Scalar]
+    ) -> Message:
+        """Return a message of a kind for an agent of the roster."""
         config, state = self.config, self.state
+        secure = {
+            "grid": config.grid,
+            "colluders": config.colluders,
+            "norm_limit": config.norm_limit,
+        }
         common: dict[str, Scalar] = {
             "protocol": PROTOCOL_VERSION,
             **algorithm_metadata(config.algorithm),
@@ -359,12 +521,24 @@ class Server:
             "rollbacks": len(state.rollbacks),
             "keep_every": config.keep_every,
             "keep": config.keep,
+            **(secure if config.secure else {}),
+            "position": config.roster.index(name),
+            "accepted_round": state.accepted[name],
         }
-        sent, messages = {**state.vectors, **vectors}, {}
-        for position, name in enumerate(config.roster):
-            own = {"position": position, "accepted_round": state.accepted[name]}
-            messages[name] = Message(kind, {**common, **own}, sent)
-        return messages
+        return Message(kind, common, {**state.vectors, **vectors})
+
+    def _secure_sums(self) -> SecureSums:
+        from pcfed.federation.secure_sums import SecureSums  # needs an optional package
+
+        config = self.config
+        return SecureSums(
+            config.training,
+            config.roster,
+            config.colluders,
+            config.identities,
+            self.folder,
+            self._exchange_requests,
+        )
 
     # -- checkpoint ---------------------------------------------------------------------------
 
@@ -393,3 +567,10 @@ class Server:
         keep_checkpoint(self.folder, state, self.config.keep_every, self.config.keep)
         state.save(self.folder / CHECKPOINT)
         self.state = state
+
+
+def _missing_agents(purpose: str, missing: Mapping[str, str]) -> MissingAgents:
+    """Return the error for agents that did not answer, given the reasons by their names."""
+    reason = next((f" ({each})" for each in missing.values() if each), "")
+    names = ", ".join(sorted(missing))
+    return MissingAgents(f"{purpose} needs all agents, and {names} did not answer{reason}.")

@@ -66,6 +66,9 @@ def check_settings(folder: Path, file: ServerFile) -> None:
     if not (folder / SETTINGS).exists():
         return
     old, new = ServerSettings.load(folder / SETTINGS).settings, _flat(file)
+    old = {"secure": False, **old}  # earlier versions had no secure sum
+    if not old["secure"]:
+        new = {key: value for key, value in new.items() if key not in ("grid", "colluders")}
     if new["roster"] == len(old["roster"]):  # the first agents that connected are the roster
         new["roster"] = old["roster"]
     changes = [
@@ -87,7 +90,7 @@ def _flat(file: ServerFile) -> dict[str, Any]:
     """Return the settings of a file by their dotted keys."""
     tables = json.loads(file.model_dump_json(exclude={"roster"}, exclude_none=True))
     tables["roster"] = file.roster if isinstance(file.roster, int) else list(file.roster)
-    tables["center"] = file.resolved_center
+    tables |= {"center": file.resolved_center, "secure": file.resolved_secure}
     flat: dict[str, Any] = {}
     for name, value in tables.items():
         if isinstance(value, dict):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from pcfed.algorithms import Algorithm
+from pcfed.algorithms.grid import DEFAULT_STEP, Integers, integers_in
 from pcfed.arrays import Array
 from pcfed.config.federation_files import ServerFile
 from pcfed.federation.certification import FederatedCertificate
@@ -20,6 +21,16 @@ from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.journal import Extent
 from pcfed.storage.saved import Metadata, SavedArchive, SavedJson, Upgrades
+
+
+class Place(NamedTuple):
+    """A place in a training: how often it has gone back, and how many rounds are completed."""
+
+    rollbacks: int
+    round: int
+
+    def __str__(self) -> str:
+        return f"{self.rollbacks} {self.round}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,14 @@ class ServerConfig:
         The certified relative gap at which the training stops.
     gap_every : int
         Number of rounds between two certificates of the gap.
+    secure : bool
+        Whether the server learns sums only, see `pcfed.federation.secure_sums`.
+    grid : float
+        The step of the grid of a secure sum, a power of two.
+    colluders : int
+        How many agents may work together with the server, and the others stay private.
+    identities : mapping of str to str
+        The registered public keys of agents, where they are known.
     """
 
     training: str
@@ -74,6 +93,10 @@ class ServerConfig:
     keep: int = 10
     gap: float | None = None
     gap_every: int = 10
+    secure: bool = False
+    grid: float = DEFAULT_STEP
+    colluders: int = 1
+    identities: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "algorithm", self.algorithm.for_center(self.center))
@@ -83,7 +106,12 @@ class ServerConfig:
         """Return the configuration of a server's file; a roster that is a number becomes empty."""
         roster = () if isinstance(file.roster, int) else file.roster
         options = file.rounds.model_dump(exclude={"deadline"}, exclude_none=True)
-        options["center"] = file.resolved_center
+        options |= {
+            "center": file.resolved_center,
+            "secure": file.resolved_secure,
+            "grid": file.grid,
+            "colluders": file.colluders,
+        }
         return cls(file.training, roster, file.model.n, file.algorithm, **options)
 
     def identity(self) -> dict[str, Any]:
@@ -96,6 +124,8 @@ class ServerConfig:
             "local_steps": self.local_steps,
             "center": self.center,
             "seed": self.seed,
+            "secure": self.secure,
+            **({"grid": self.grid, "colluders": self.colluders} if self.secure else {}),
         }
 
 
@@ -107,12 +137,16 @@ class ServerState(SavedArchive):
     ``round`` is the number of completed rounds, ``accepted`` has the round of the last accepted
     update of each agent, ``history`` is the part of the history file that belongs to these rounds,
     ``norms`` are the usual norms of updates, and ``rollbacks`` has for each rollback the rounds
-    from which and to which the training went back.
+    from which and to which the training went back. ``totals`` are the sums of all accepted updates
+    as integers, if the training has a secure sum.
     """
 
     file_kind: ClassVar[str] = "checkpoint of a federation's server"
-    format: ClassVar[int] = 4
-    upgrades: ClassVar[Upgrades] = {3: lambda metadata: {**metadata, "norms": {}, "rollbacks": []}}
+    format: ClassVar[int] = 5
+    upgrades: ClassVar[Upgrades] = {
+        3: lambda metadata: _not_secure({**metadata, "norms": {}, "rollbacks": []}),
+        4: lambda metadata: _not_secure(metadata),
+    }
     read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
     advice: ClassVar[str] = "restore it from a backup, or give the training another name."
 
@@ -123,6 +157,7 @@ class ServerState(SavedArchive):
     history: Extent | None = None
     norms: Norms = field(default_factory=Norms)
     rollbacks: tuple[tuple[int, int], ...] = ()
+    totals: Mapping[str, Integers] = field(default_factory=dict)
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
         metadata = {
@@ -133,7 +168,12 @@ class ServerState(SavedArchive):
             "norms": asdict(self.norms),
             "rollbacks": self.rollbacks,
         }
-        return metadata, {f"server/{name}": vector for name, vector in self.vectors.items()}
+        arrays: dict[str, AnyArray] = {
+            f"{group}/{name}": vector
+            for group, vectors in (("server", self.vectors), ("totals", self.totals))
+            for name, vector in vectors.items()
+        }
+        return metadata, arrays
 
     @classmethod
     def _from_archive(cls, metadata: Metadata, arrays: Mapping[str, AnyArray]) -> Self:
@@ -146,7 +186,13 @@ class ServerState(SavedArchive):
             None if history is None else Extent(*history),
             Norms(**metadata["norms"]),
             tuple((before, after) for before, after in metadata["rollbacks"]),
+            integers_in(arrays, "totals"),
         )
+
+
+def _not_secure(metadata: Metadata) -> Metadata:
+    """Return the metadata of an earlier format, in which no training had a secure sum."""
+    return {**metadata, "config": {**metadata["config"], "secure": False}}
 
 
 @dataclass(frozen=True)

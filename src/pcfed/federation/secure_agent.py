@@ -1,0 +1,465 @@
+"""The agent's side of secure sums: its secrets, and the rules by which it answers.
+
+Whatever the server asks, in whatever order and however often, an agent
+
+1. uses a secret for one sum, and an announcement of another agent in one sum;
+2. opens one sum of a round, and then sits out repeats of the round;
+3. opens a sum only if at least t of those in it have signed who is in it;
+4. reveals a share of an agent's own mask or of its key, never both;
+5. adds to sums over the full roster once per round, or again with the same circumstances;
+6. does not go back to an earlier round, unless its owner consents.
+
+What breaks a rule is refused with a sentence in the agent's own log. All that the rules need to
+remember is on the disk before a reply leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pcfed.algorithms.grid import Integers
+from pcfed.errors import one_line
+from pcfed.extras import MissingExtra
+from pcfed.federation.identity import Identity, Roster, digest, is_signed
+from pcfed.federation.masking import (
+    Announcement,
+    Introduction,
+    Secrets,
+    SecureSumError,
+    announce,
+    context_of,
+    masked,
+    open_shares,
+    threshold,
+)
+from pcfed.federation.protocol import Message, Scalar
+from pcfed.federation.server_state import Place
+from pcfed.storage.saved import Metadata, SavedJson
+
+try:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+except ModuleNotFoundError as missing:
+    raise MissingExtra(__name__, str(missing.name), "flower") from None
+
+SHARED, COMPLETE = "shared", "complete"
+"""The kinds of announcements: with shares, and for sums over the full roster."""
+
+MAX_UNUSED = 8
+"""So many secrets that were announced and not used are kept."""
+
+
+@dataclass
+class OwnSecret:
+    """A secret that the agent has announced.
+
+    ``group`` is the digest of the group in which it is shared, or empty, and ``threshold`` is how
+    many of them can open it; ``used`` is the context of the sum for which it served, or None.
+    """
+
+    key_seed: str
+    mask_seed: str
+    group: str
+    threshold: int
+    used: str | None = None
+
+    @property
+    def secrets(self) -> Secrets:
+        """The two seeds."""
+        return Secrets(bytes.fromhex(self.key_seed), bytes.fromhex(self.mask_seed))
+
+
+@dataclass
+class SumRecord:
+    """What the agent has done for a sum with one purpose, in all attempts at it.
+
+    Attributes
+    ----------
+    received : str or None
+        The hash of what the server sent with a sum over the full roster.
+    participants : dict of str to list
+        The public parts of all announcements, by the context of the attempt.
+    signed : dict of str to list of str
+        Who is in the sum, as the agent has signed it, by context.
+    opened : str or None
+        The hash of the request to open the sum that the agent has answered.
+    """
+
+    received: str | None = None
+    participants: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    signed: dict[str, list[str]] = field(default_factory=dict)
+    opened: str | None = None
+
+
+@dataclass
+class SecretState(SavedJson):
+    """What an agent remembers of secure sums, in a file that never leaves it."""
+
+    file_kind: ClassVar[str] = "file of an agent's secrets"
+    format: ClassVar[int] = 1
+    advice: ClassVar[str] = "restore it from a backup, or start another training."
+
+    training: str
+    box: str
+    agents: int
+    identities: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, OwnSecret] = field(default_factory=dict)
+    place: tuple[int, int] = (0, 0)
+    sums: dict[str, SumRecord] = field(default_factory=dict)
+    opened: tuple[int, int] | None = None
+
+    def _to_json(self) -> Metadata:
+        return {
+            **vars(self),
+            "secrets": {key: vars(each) for key, each in self.secrets.items()},
+            "sums": {key: vars(each) for key, each in self.sums.items()},
+        }
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        opened = contents["opened"]
+        more = {
+            "secrets": {key: OwnSecret(**each) for key, each in contents["secrets"].items()},
+            "sums": {key: SumRecord(**each) for key, each in contents["sums"].items()},
+            "place": tuple(contents["place"]),
+            "opened": None if opened is None else tuple(opened),
+        }
+        return cls(**{**contents, **more})
+
+
+class SecureAgent:
+    """One agent in secure sums.
+
+    Parameters
+    ----------
+    name : str
+        The agent's name.
+    identity : Identity
+        Its key.
+    path : Path
+        The file of its secrets.
+    roster : Roster, optional
+        The names and keys of all agents, if the owner has them. Without it the agent believes the
+        first key that it hears of each other agent.
+    """
+
+    def __init__(
+        self, name: str, identity: Identity, path: Path, roster: Roster | None = None
+    ) -> None:
+        self.name, self.identity, self.roster = name, identity, roster
+        self._path = path
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def introduce(self, message: Message) -> dict[str, Scalar]:
+        """Answer ``introduce``: tell the agent's public keys."""
+        state = self._load(message)
+        self._save(state)
+        box = X25519PrivateKey.from_private_bytes(bytes.fromhex(state.box))
+        introduction = Introduction.of(state.training, self.name, self.identity, box)
+        return {"introduction": json.dumps(introduction)}
+
+    def announce(self, message: Message) -> dict[str, Scalar]:
+        """Answer ``announce``: make new secrets, and announce them."""
+        state = self._load(message)
+        announced = self._announce(state, message)
+        self._save(state)
+        return announced
+
+    def mask(
+        self,
+        message: Message,
+        integers: Integers,
+        *,
+        complete: bool = False,
+        received: str | None = None,
+    ) -> tuple[Integers, dict[str, Scalar]]:
+        """Return integers with masks, and more metadata of the reply.
+
+        Parameters
+        ----------
+        message : Message
+            The message, with all announcements.
+        integers : array of uint64
+            What is to be summed.
+        complete : bool
+            Whether the sum is over the full roster.
+        received : str, optional
+            The hash of what the server sent for a sum over the full roster.
+        """
+        state = self._load(message)
+        record = state.sums.setdefault(_purpose(message), SumRecord())
+        participants = _announcements(message)
+        colluders = self._colluders(message)
+        context = context_of(state.training, _purpose(message), participants, colluders)
+        if context not in record.participants:
+            own = self._check_participants(state, message, participants, complete=complete)
+            if record.opened is not None:
+                raise SecureSumError("it has opened a sum of this round, and sits out repeats")
+            if own.used is not None:
+                raise SecureSumError("its secret was used for another sum")
+            if complete and record.received not in (None, received):
+                raise SecureSumError("it has answered another question after the same round")
+            own.used, record.received = context, received
+            record.participants[context] = [each.public for each in participants]
+        secrets = next(each.secrets for each in state.secrets.values() if each.used == context)
+        result = masked(integers, self.name, secrets, participants, context, complete=complete)
+        more = self._announce(state, message) if complete else {}
+        self._save(state)
+        return result, more
+
+    def confirm(self, message: Message) -> dict[str, Scalar]:
+        """Answer ``confirm``: sign who is in the sum."""
+        state = self._load(message)
+        context, survivors = str(message.metadata["context"]), _survivors(message)
+        record, _ = self._check_survivors(state, message, context, survivors)
+        if record.signed.setdefault(context, survivors) != survivors:
+            raise SecureSumError("it has signed another list of those who are in the sum")
+        self._save(state)
+        signature = self.identity.sign("survivors", context, *survivors)
+        return {"signature": signature.hex()}
+
+    def unmask(self, message: Message) -> dict[str, Scalar]:
+        """Answer ``unmask``: open the shares of own masks of survivors, and of keys of others."""
+        state = self._load(message)
+        context, survivors = str(message.metadata["context"]), _survivors(message)
+        record, t = self._check_survivors(state, message, context, survivors)
+        request = digest(context, *survivors).hex()
+        if record.opened not in (None, request):
+            raise SecureSumError("it has opened another sum of this round")
+        signatures = json.loads(str(message.metadata["signatures"]))
+        signed = [
+            name
+            for name in survivors
+            if name in signatures
+            and is_signed(
+                self._identity(state, name),
+                bytes.fromhex(signatures[name]),
+                "survivors",
+                context,
+                *survivors,
+            )
+        ]
+        if len(signed) < t:
+            raise SecureSumError(
+                f"{len(signed)} agents have signed who is in the sum, and {t} must"
+            )
+        shares = self._shares(state, message, record.participants[context], survivors)
+        record.opened, state.opened = request, state.place
+        announced = self._announce(state, message) if "group" in message.metadata else {}
+        self._save(state)
+        return {**shares, **announced}
+
+    def check_accepted(self, message: Message) -> None:
+        """Refuse to go on if an update that the agent has helped to open does not count."""
+        if not self._path.exists():
+            return
+        state, metadata = SecretState.load(self._path), message.metadata
+        if state.opened is None or state.opened[0] != int(metadata["rollbacks"]):
+            return
+        index = state.opened[1]
+        if int(metadata["round"]) > index > int(metadata["accepted_round"]):
+            raise SecureSumError(
+                f"its update of round {index} was in a sum that it has opened, and now the server "
+                "says that it did not count; only a rollback, with the owner's consent, undoes it"
+            )
+
+    # -- rules --------------------------------------------------------------------------------
+
+    def _check_participants(
+        self,
+        state: SecretState,
+        message: Message,
+        participants: Sequence[Announcement],
+        *,
+        complete: bool,
+    ) -> OwnSecret:
+        """Return the agent's own secret for a sum with these announcements, or raise."""
+        names = [each.name for each in participants]
+        if len(set(names)) != len(names):
+            raise SecureSumError("an agent is there twice")
+        mine = [each for each in participants if each.name == self.name]
+        own = state.secrets.get(mine[0].mask_key) if mine else None
+        if own is None:
+            raise SecureSumError("none of its own secrets is there")
+        place = _place_text(message)
+        used = {
+            public["mask_key"]
+            for record in state.sums.values()
+            for others in record.participants.values()
+            for public in others
+        }
+        for each in participants:
+            if not each.is_valid(state.training, self._identity(state, each.name)):
+                raise SecureSumError(f"the announcement of {each.name} is not signed by it")
+            if each.place != place or each.group != own.group:
+                raise SecureSumError(f"the announcement of {each.name} is for another sum")
+            if each.mask_key in used:
+                raise SecureSumError(f"the announcement of {each.name} was used before")
+        if complete != (own.group == ""):
+            raise SecureSumError("its secret is for sums of another kind")
+        if complete and not self._is_full(state, names):
+            raise SecureSumError("this sum must be over the full roster")
+        if not complete and len(names) < own.threshold:
+            raise SecureSumError(f"{len(names)} agents are too few for a sum")
+        return own
+
+    def _is_full(self, state: SecretState, names: Sequence[str]) -> bool:
+        """Return whether these are all agents of the training."""
+        if self.roster is not None and not set(self.roster.keys) >= set(names):
+            return False
+        return len(names) == state.agents
+
+    def _check_survivors(
+        self, state: SecretState, message: Message, context: str, survivors: Sequence[str]
+    ) -> tuple[SumRecord, int]:
+        """Return the record of a sum with these survivors and the threshold t, or raise."""
+        record = state.sums.get(str(message.metadata["purpose"]))
+        own = next((each for each in state.secrets.values() if each.used == context), None)
+        if record is None or own is None or context not in record.participants or not own.group:
+            raise SecureSumError("it has not taken part in this sum")
+        names = {public["name"] for public in record.participants[context]}
+        t = own.threshold
+        if sorted(set(survivors)) != list(survivors) or not set(survivors) <= names:
+            raise SecureSumError("the list of those who are in the sum is not right")
+        if self.name not in survivors:
+            raise SecureSumError("it is not in the sum")
+        if len(survivors) < t:
+            raise SecureSumError(f"{len(survivors)} agents are in the sum, and {t} must be")
+        return record, t
+
+    def _shares(
+        self,
+        state: SecretState,
+        message: Message,
+        participants: Sequence[dict[str, str]],
+        survivors: Sequence[str],
+    ) -> dict[str, Scalar]:
+        """Return the agent's shares that open a sum; one that can't be opened is left out."""
+        encrypted = json.loads(str(message.metadata["shares"]))
+        box = X25519PrivateKey.from_private_bytes(bytes.fromhex(state.box))
+        key_shares, mask_shares = {}, {}
+        for public in participants:
+            name = public["name"]
+            try:
+                shares = {self.name: str(encrypted.get(name, ""))}
+                announcement = Announcement(**public, shares=shares)
+                of_key, of_mask = open_shares(state.training, announcement, self.name, box)
+            except SecureSumError:
+                continue
+            if name in survivors:
+                mask_shares[name] = of_mask.hex()
+            else:
+                key_shares[name] = of_key.hex()
+        return {"mask_shares": json.dumps(mask_shares), "key_shares": json.dumps(key_shares)}
+
+    def _announce(self, state: SecretState, message: Message) -> dict[str, Scalar]:
+        """Return announcements of new secrets, as the message asks for them."""
+        metadata = message.metadata
+        place, colluders = str(metadata["next_place"]), self._colluders(message)
+        group: list[Introduction] = []
+        if "group" in metadata:
+            group = [Introduction(*each) for each in json.loads(str(metadata["group"]))]
+            self._check_group(state, group)
+        announced = {}
+        for kind, members in ((SHARED, group), (COMPLETE, ())):
+            if kind == SHARED and not members:
+                continue
+            secrets = Secrets.create()
+            made = announce(
+                state.training, self.name, place, self.identity, secrets, members, colluders
+            )
+            state.secrets[made.mask_key] = OwnSecret(
+                secrets.key_seed.hex(),
+                secrets.mask_seed.hex(),
+                made.group,
+                threshold(len(members), colluders),
+            )
+            announced[kind] = vars(made)
+        return {"announcements": json.dumps(announced)}
+
+    def _check_group(self, state: SecretState, group: Sequence[Introduction]) -> None:
+        """Raise unless all keys of a group are known, or new and signed; remember new ones."""
+        names = [each.name for each in group]
+        if len(set(names)) != len(names) or self.name not in names:
+            raise SecureSumError("the group for shares is not right")
+        for each in group:
+            if not each.is_valid(state.training):
+                raise SecureSumError(f"the keys of {each.name} are not signed")
+            if self._identity(state, each.name, each.identity) != each.identity:
+                raise SecureSumError(f"the key of {each.name} is not the one that is known")
+        known = {*state.identities.values()}
+        if len(known) != len(state.identities):
+            raise SecureSumError("two names have the same key")
+
+    def _identity(self, state: SecretState, name: str, new: str | None = None) -> str:
+        """Return the known public key of an agent; a new one is remembered."""
+        if name == self.name:
+            return self.identity.public
+        if self.roster is not None:
+            if name not in self.roster.keys:
+                raise SecureSumError(f"{name} is not in the roster")
+            return self.roster.keys[name]
+        if name not in state.identities and new is not None:
+            state.identities[name] = new
+        if name not in state.identities:
+            raise SecureSumError(f"the key of {name} is not known")
+        return state.identities[name]
+
+    def _colluders(self, message: Message) -> int:
+        """Return the number of colluders of a message; the owner's roster may ask for more."""
+        colluders = int(message.metadata["colluders"])
+        if colluders < (0 if self.roster is None else self.roster.colluders):
+            raise SecureSumError("the roster of its owner has more colluders than the server")
+        return colluders
+
+    # -- state --------------------------------------------------------------------------------
+
+    def _load(self, message: Message) -> SecretState:
+        """Return the state at the place of a message, or raise if that is over."""
+        metadata = message.metadata
+        agents = int(metadata["m"])
+        if self._path.exists():
+            state = SecretState.load(self._path)
+        else:
+            state = SecretState(str(metadata["training"]), os.urandom(32).hex(), agents)
+        if state.training != metadata["training"] or state.agents != agents:
+            raise SecureSumError(one_line(f"its secrets are for {state.training!r}, not for this"))
+        place = int(metadata["rollbacks"]), int(metadata["round"])
+        if place < state.place:
+            raise SecureSumError("a message of a sum that is over")
+        if place > state.place:
+            state.place, state.sums = place, {}
+        return state
+
+    def _save(self, state: SecretState) -> None:
+        """Write the state, without the secrets that can't be needed any more."""
+        contexts = {context for each in state.sums.values() for context in each.participants}
+        unused = [key for key, each in state.secrets.items() if each.used is None]
+        kept = {*unused[-MAX_UNUSED:]}
+        state.secrets = {
+            key: each for key, each in state.secrets.items() if key in kept or each.used in contexts
+        }
+        state.save(self._path)
+        self._path.chmod(0o600)
+
+
+def _purpose(message: Message) -> str:
+    return f"{message.kind} {_place_text(message)}"
+
+
+def _place_text(message: Message) -> str:
+    return str(Place(int(message.metadata["rollbacks"]), int(message.metadata["round"])))
+
+
+def _announcements(message: Message) -> list[Announcement]:
+    listed = json.loads(str(message.metadata["participants"]))
+    return [Announcement(**{**each, "shares": {}}) for each in listed]
+
+
+def _survivors(message: Message) -> list[str]:
+    return [str(name) for name in json.loads(str(message.metadata["survivors"]))]
