@@ -52,7 +52,7 @@ class Federation(LocalFederation):
             rows = self.folder / f"{name}.csv"
             rows.write_text("\n".join(rows.read_text().splitlines()[: 31 + 7 * i]) + "\n")
             self.change(name, "batch = 1.0", f"batch = {BATCH}")
-            self.change(name, "certificate = true", "certificate = false")
+            self.change(name, "certificate = true", "certificate = false\nsecure = false")
 
     def change(self, name: str, old: str, new: str) -> None:
         """Change a line of a file."""
@@ -68,13 +68,15 @@ class Federation(LocalFederation):
         algorithm: str = SPLIT,
         minimum: int | None = None,
         imports: Sequence[str] = (),
+        secure: bool = False,
     ) -> None:
-        """Write the server's file of another training."""
+        """Write the server's file of another training; with a secure sum, if it is secure."""
         text = self.server_file.read_text()
         shared = text[text.index("roster") : text.index("[algorithm]")]
         minimum = len(self.names) if minimum is None else minimum
         self.server_file.write_text(
-            f'training = "{training}"\nimports = {list(imports)}\n{shared}'
+            f'training = "{training}"\nimports = {list(imports)}\n'
+            f"secure = {'true' if secure else 'false'}\n{shared}"
             f"[algorithm]\n{algorithm}\n\n[rounds]\n"
             f"rounds = {rounds}\nlocal_steps = 5\nseed = 3\nminimum = {minimum}\n"
             "deadline = 60.0\n"
@@ -96,7 +98,8 @@ class Federation(LocalFederation):
         """
         config = ServerConfig.from_file(read_server_file(self.server_file))
         audit = ServerResult.load(self.training_directory / RESULT).audit
-        assert all(difference < 1e-13 for difference in audit.values()), audit
+        limit = 0.0 if config.secure else 1e-13
+        assert all(difference <= limit for difference in audit.values()), audit
         history = self.history()
         assert [entry["round"] for entry in history] == list(range(config.rounds))
         accepted = [entry["accepted"] for entry in history]
@@ -108,6 +111,7 @@ class Federation(LocalFederation):
             local_steps=config.local_steps,
             batch=BATCH,
             seed=config.seed,
+            grid=config.grid if config.secure else None,
             participation=[
                 [i for i, name in enumerate(self.names) if name not in present]
                 for present in accepted
@@ -199,11 +203,11 @@ class Federation(LocalFederation):
 
 
 @contextmanager
-def federation(folder: Path, agents: int, *, secure: bool) -> Iterator[Federation]:
+def federation(folder: Path, agents: int, *, tls: bool) -> Iterator[Federation]:
     """Start a federation; stop all of it in the end, whatever happens."""
     found = Federation(folder, agents)
     try:
-        found.up(secure=secure)
+        found.up(tls=tls)
         yield found
     finally:
         found.stop()

@@ -21,9 +21,9 @@ KILLED = "agent-2"
 
 
 def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
-    with federation(tmp_path / "federation", 3, secure=True) as real:
+    with federation(tmp_path / "federation", 3, tls=True) as real:
         with pytest.raises(ValueError, match="run already; stop them with down"):
-            real.up(secure=True)
+            real.up(tls=True)
         make_keys(tmp_path / "own", ["localhost"], ["stranger"])
         real.stranger("stranger", tmp_path / "own", real.folder / "keys" / "ca.crt")
         real.begin("short", rounds=3, minimum=2)
@@ -35,7 +35,7 @@ def test_a_killed_node_and_a_stranger_over_tls_with_keys(tmp_path):
             seen.append(in_database(real))
             if real.reached and real.killed != [KILLED]:
                 real.kill(KILLED)
-                real.up(secure=True)
+                real.up(tls=True)
 
         real.train(kill_and_start_again)
         accepted = real.check()

@@ -51,7 +51,7 @@ class Faults:
         self.done.append(fault)
         if kind == "kill":
             self._real.kill(name)
-            self._real.up(secure=False)
+            self._real.up(tls=False)
         elif kind == "stop":
             pid = self._real.processes.pids[name]
             os.kill(pid, signal.SIGSTOP)
@@ -62,7 +62,7 @@ class Faults:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_faults_at_random(seed, tmp_path):
-    with federation(tmp_path / "federation", 4, secure=False) as real:
+    with federation(tmp_path / "federation", 4, tls=False) as real:
         real.begin("chaos", rounds=ROUNDS, minimum=2)
         text = real.server_file.read_text().replace("deadline = 60.0", "deadline = 30.0")
         real.server_file.write_text(text)
@@ -71,7 +71,7 @@ def test_faults_at_random(seed, tmp_path):
         faults = Faults(real, seed)
         for _ in range(20):
             if not real.alive()["SuperLink"]:
-                real.up(secure=False)
+                real.up(tls=False)
             real.run(on_tick=faults.tick)
             if (real.training_directory / RESULT).exists():
                 break

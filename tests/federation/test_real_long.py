@@ -34,7 +34,7 @@ FAULTY = "agent-3"
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> Iterator[Federation]:
     folder = tmp_path_factory.mktemp("real") / "federation"
-    with federation(folder, 4, secure=True) as found:
+    with federation(folder, 4, tls=True) as found:
         yield found
 
 
@@ -77,7 +77,7 @@ def test_strangers_are_rejected(real, tmp_path):
 def test_a_node_that_is_killed_while_it_computes(real):
     real.begin("killed node", rounds=4, minimum=3)
     real.plant(FAULTY, "computing", 1, wait=True)
-    real.train(once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True)))
+    real.train(once(real, lambda: real.kill(FAULTY), lambda: real.up(tls=True)))
     accepted = real.check()
     assert FAULTY not in accepted[1]
     assert any(FAULTY in present for present in accepted)
@@ -90,7 +90,7 @@ def test_a_server_that_is_killed_while_agents_compute(real):
     assert not real.alive()["SuperLink"]
     assert len(real.history()) == 2
     real.release()
-    real.up(secure=True)
+    real.up(tls=True)
     real.train()
     real.check()
 
@@ -115,7 +115,7 @@ def test_an_app_that_outlives_its_node_and_writes_its_state_later(real):
     """The old ClientApp must not overwrite the state of the new one."""
     real.begin("outlived", rounds=5, minimum=3)
     real.plant(FAULTY, "before", 1, wait=True)
-    again = once(real, lambda: real.kill(FAULTY), lambda: real.up(secure=True))
+    again = once(real, lambda: real.kill(FAULTY), lambda: real.up(tls=True))
 
     def on_tick() -> None:
         again()

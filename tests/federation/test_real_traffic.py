@@ -82,7 +82,7 @@ def real(tmp_path) -> Iterator[TappedFederation]:
     found = TappedFederation(tmp_path / "federation", 3)
     make_distinctive(found)
     try:
-        found.up(secure=False)
+        found.up(tls=False)
         yield found
     finally:
         found.stop()

@@ -17,7 +17,15 @@ from pcfed.federation import Message, Server
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.paths import CHECKPOINT, EARLIER, STATE
 from pcfed.federation.rollback import kept_rounds, roll_back
-from tests.federation.in_process import NAMES, OPTIONS, FaultyTransport, federation, history, models
+from tests.federation.in_process import (
+    NAMES,
+    OPTIONS,
+    FaultyTransport,
+    federation,
+    history,
+    models,
+    without_secure_sum,
+)
 from tests.federations import ALGORITHMS
 
 FAULTS = st.sampled_from(["delivered", "lost", "reply lost", "twice", "dies before", "dies after"])
@@ -162,6 +170,7 @@ def test_a_state_that_is_gone_is_said(tmp_path):
 
 def test_the_command(tmp_path):
     LocalFederation(tmp_path).write_example(3)
+    without_secure_sum(tmp_path)
     found = CliRunner().invoke(app, ["federation", "rollback", "--folder", str(tmp_path)])
     assert found.exit_code != 0
     assert "there is no training in" in str(found.output) + str(found.exception)

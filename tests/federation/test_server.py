@@ -26,6 +26,7 @@ from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status, read_history
 from pcfed.federation.transport import to_records
 from pcfed.storage.archive import load_arrays
+from tests.federation.in_process import without_secure_sum
 
 NAMES = ["agent-1", "agent-2", "agent-3"]
 
@@ -72,6 +73,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     for name in ("_run_id", "_node_id", "_task_id"):  # Flower sets them in processes of its own
         monkeypatch.setattr(TaskIdentity, name, 0)
     LocalFederation(tmp_path).write_example(3)
+    without_secure_sum(tmp_path)
     change(tmp_path, "rounds = 5", "rounds = 2")
     change(tmp_path, "deadline = 60.0", "deadline = 0.2")
     return tmp_path

@@ -38,19 +38,17 @@ MAX_ROUNDS_SHOWN = 10
 
 
 @federation_app.command(
-    epilog=examples(
-        "pcfed federation up --agents 3", "pcfed federation up --secure --folder heating"
-    )
+    epilog=examples("pcfed federation up --agents 3", "pcfed federation up --tls --folder heating")
 )
 def up(
     agents: Annotated[int, typer.Option(min=2, help="Number of agents of the example.")] = 4,
-    secure: Annotated[bool, typer.Option("--secure", help="Use TLS and keys for agents.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Use TLS and keys for agents.")] = False,
     folder: Folder = DEFAULT_FOLDER,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine; write an example if there are no files."""
     federation = LocalFederation(folder)
     federation.write_example(agents)
-    processes = federation.up(secure=secure)
+    processes = federation.up(tls=tls)
     say(
         f"Started {len(processes.pids) - 1} agents and a SuperLink on port {processes.port}. Next: "
         f"pcfed federation run --folder {folder}"

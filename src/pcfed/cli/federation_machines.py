@@ -16,6 +16,7 @@ from pcfed.cli.federation import ServerOverrides, federation_app, run_training
 from pcfed.federation.agent_folder import AgentFolder
 from pcfed.federation.server_folder import ServerFolder
 from pcfed.federation.server_setup import write_server
+from pcfed.storage.reading import read_file
 
 server_app = typer.Typer(help="The server of a federation of several machines.")
 agent_app = typer.Typer(help="One agent of a federation of several machines.")
@@ -61,7 +62,7 @@ def init_server(
     say(f"2. Send {folder / 'keys' / 'ca.crt'} to every agent, over a channel that it trusts.")
     say(f"   Each runs: pcfed federation agent init --name NAME --server {host[0]}:{port} --ca …")
     say(f"3. Copy the agents' .pub files to {folder / 'keys'}.")
-    say(f"4. pcfed federation server start{option}")
+    say(f"4. pcfed federation server start{option}   # writes roster.toml; send it to the agents")
     say(f"5. {_gate_command(server)}   # opens port {port} for agents only")
     say(f"6. pcfed federation server run{option}")
 
@@ -117,16 +118,28 @@ def init_agent(
     constraint: Annotated[
         str, typer.Option(help="The set of the coefficients, such as 'l1(1.5)'.")
     ] = "whole_space",
+    roster: Annotated[
+        Path | None,
+        typer.Option(help="The federation's roster.toml, to know the others' keys; it is copied."),
+    ] = None,
     folder: AgentOption = AGENT_FOLDER,
 ) -> None:
     """Write agent.toml and a new key; overwrites nothing."""
     agent = AgentFolder(folder)
-    public = agent.write(name, server, ca, file=file, target=target, constraint=constraint)
+    public = agent.write(
+        name, server, ca, file=file, target=target, constraint=constraint, roster=roster
+    )
     option = "" if folder == AGENT_FOLDER else f" --folder {shlex.quote(str(folder))}"
     say(f"Wrote the files of {name} to {folder}. Next:")
+    say(f"The fingerprint of its key is {key_fingerprint(public)}.")
     say(f"1. Send {folder / public.name} to the server. {public.stem} must not leave this machine.")
     say(f"2. Check the data, the target and the constraint in {folder / 'agent.toml'}.")
     say(f"3. pcfed federation agent start{option}")
+    if roster is None:
+        say(
+            f"To be safe from a server that lies, too, get roster.toml of all agents from somebody "
+            f"whom you trust, compare fingerprints, and copy it to {folder}."
+        )
 
 
 @agent_app.command("start", epilog=examples("pcfed federation agent start --folder north"))
@@ -147,6 +160,13 @@ def start_agent(folder: AgentOption = AGENT_FOLDER) -> None:
         return
     print_error(f"The SuperNode has ended; its log {agent.log} says why.")
     raise typer.Exit(1)
+
+
+def key_fingerprint(path: Path) -> str:
+    """Return the fingerprint of the public key in a file."""
+    from pcfed.federation.identity import MAX_KEY_BYTES, fingerprint  # needs an optional package
+
+    return fingerprint(read_file(path, MAX_KEY_BYTES).decode())
 
 
 def _show_line(name: str, line: str) -> None:

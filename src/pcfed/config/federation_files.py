@@ -371,14 +371,19 @@ class AgentFile(FileModel):
     """Whether the agent takes part in certificates."""
     report: Report = ()
     """Which metrics of the agent's model the server may know."""
-    secure: bool = False
-    """Whether the agent refuses trainings without a secure sum."""
+    secure: bool | None = None
+    """Whether the agent refuses trainings without a secure sum; by default it does if they have
+    three agents or more."""
     rollbacks: CountOrZero = 0
     """How often a training with a secure sum may go back to an earlier round: every time, the
     server learns another sum with this agent's updates."""
     imports: Modules = Field(default=(), examples=[["my_algorithms"]])
     """Modules to import, beside this file or on Python's path, for example because they register
     the algorithm of the training. The server can't add to them."""
+
+    def only_secure(self, agents: int) -> bool:
+        """Return whether the agent takes part in a training only with a secure sum."""
+        return agents >= MIN_SECURE if self.secure is None else self.secure
 
 
 class _Imports(FileModel):

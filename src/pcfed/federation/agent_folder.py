@@ -16,6 +16,7 @@ from pcfed.config.json_schema import schema_text, toml_value
 from pcfed.config.validation_errors import validate_file
 from pcfed.errors import display_path
 from pcfed.federation.flower import Connection, environment, supernode_command
+from pcfed.federation.paths import ROSTER
 from pcfed.federation.processes import Command, is_alive, spawn, stop
 from pcfed.federation.server_setup import refuse_existing, write_private_folder
 
@@ -33,7 +34,9 @@ constraint = {constraint}  # on the coefficients; "whole_space" is no constraint
 # personalization = 0.5   # of the loss at the own model: 0 none, 1 all
 # coupling = 0.1          # how strongly the shared model attracts the own one
 # batch = 1.0             # rows in one gradient: a share, or a number
-# certificate = true      # take part in certificates, which reveal something about the constraint
+# secure = true           # refuse trainings in which the server could read single updates
+# rollbacks = 0           # how often a secure training may go back to an earlier round
+# certificate = true      # take part in certificates of trainings that are not secure
 # report = ["loss"]       # what the server may know of: loss, accuracy, infeasibility, rows
 """
 
@@ -60,6 +63,7 @@ class AgentFolder:
         file: Path | None = None,
         target: str = "target",
         constraint: str = "whole_space",
+        roster: Path | None = None,
     ) -> Path:
         """Write the files of a new agent, and return the path of its public key.
 
@@ -75,8 +79,12 @@ class AgentFolder:
             The data file; by default ``NAME.csv`` in the folder.
         target, constraint : str
             The column to predict and the agent's set.
+        roster : Path, optional
+            The roster.toml of the federation; it is copied.
         """
-        from pcfed.federation.keys import key_name, make_agent_key  # needs an optional package
+        # They need an optional package.
+        from pcfed.federation.identity import Roster
+        from pcfed.federation.keys import key_name, make_agent_key
 
         key = key_name(check_agent_name(name))
         if not ADDRESS.fullmatch(server):
@@ -84,7 +92,8 @@ class AgentFolder:
                 f"agent init: --server must be HOST:PORT, got {server!r}; give one such as "
                 "server.example.org:8443."
             )
-        for path, option in ((authority, "--ca"), (file, "--file")):
+        given = ((authority, "--ca"), (file, "--file"), (roster, "--roster"))
+        for path, option in given:
             if path is not None and not path.is_file():
                 raise ValueError(
                     f"agent init: {option} must be a file, got {display_path(path)}, which does "
@@ -105,6 +114,9 @@ class AgentFolder:
         refuse_existing("agent init", self.folder, [*contents, "ca.crt", key])
         write_private_folder(self.folder, contents)
         shutil.copyfile(authority, copy)
+        if roster is not None:
+            Roster.load(roster)  # refuses what is none
+            shutil.copyfile(roster, self.folder / ROSTER)
         return make_agent_key(self.folder, name)
 
     def run(self, on_line: Callable[[str], object]) -> None:

@@ -31,6 +31,7 @@ from pcfed.federation.protocol import (
     MASKED,
     NO_ROUND,
     PROTOCOL_VERSION,
+    SUM_KINDS,
     Message,
     ProtocolError,
     Scalar,
@@ -155,9 +156,12 @@ class Client:
             "certificate": self._certificate,
         }
         vectors: Mapping[str, NDArray[Any]] = {}
+        if state.secure and kind in SUM_KINDS:
+            metadata |= self._answer_of_sum(message)
+            return Message(kind, metadata)
         model = self._own_model(algorithm, message.vectors, state)
         if state.secure and kind != "finish":
-            vectors, more = self._secure_reply(state, message, model)
+            vectors, more = self._masked_reply(state, message, model)
             metadata |= more
         elif kind == "train" and state.pending is not None:
             vectors = {name: rows[0] for name, rows in state.pending.sent.items()}
@@ -181,11 +185,9 @@ class Client:
             metadata |= {f"metric_{name}": value for name, value in metrics.items()}
         return Message(kind, metadata, vectors)
 
-    def _secure_reply(
-        self, state: ClientState, message: Message, model: Array
-    ) -> tuple[dict[str, Integers], dict[str, Scalar]]:
-        """Return the vectors and more metadata of a reply in a training with a secure sum."""
-        kind, secure, grid = message.kind, self._secure, _grid(message.metadata)
+    def _answer_of_sum(self, message: Message) -> dict[str, Scalar]:
+        """Return the metadata of a reply to a message that is about a secure sum itself."""
+        secure = self._secure
         assert secure is not None  # see _check_secure
         answers = {
             "introduce": secure.introduce,
@@ -193,14 +195,20 @@ class Client:
             "confirm": secure.confirm,
             "unmask": secure.unmask,
         }
-        if kind in answers:
-            return {}, answers[kind](message)
+        return answers[message.kind](message)
+
+    def _masked_reply(
+        self, state: ClientState, message: Message, model: Array
+    ) -> tuple[dict[str, Integers], dict[str, Scalar]]:
+        """Return the vectors and more metadata of a reply that goes into a secure sum."""
+        kind, secure, grid = message.kind, self._secure, _grid(message.metadata)
+        assert secure is not None  # see _check_secure
         if kind == "train" and state.pending is not None:
             sent = {name: rows[0] for name, rows in state.pending.sent.items()}
             masked, more = secure.mask(message, joined_integers(encode_all(grid, sent)))
             return {MASKED: masked}, more
-        digest = audit_digest(state.training, int(message.metadata["round"]), message.vectors)
         if kind == "audit":
+            digest = audit_digest(state.training, int(message.metadata["round"]), message.vectors)
             sizes = json.loads(str(message.metadata["audited"]))
             integers = integer_products(digest, state.totals, sizes)
         elif kind in REPLY_VECTORS:
@@ -209,7 +217,7 @@ class Client:
             integers = grid.encode_wide(kind, summands(kind, *found))
         else:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
-        masked, more = secure.mask(message, integers, complete=True, received=digest)
+        masked, more = secure.mask(message, integers, complete=True)
         return {MASKED: masked}, more
 
     def _check_secure(self, state: ClientState, message: Message) -> None:
@@ -217,8 +225,8 @@ class Client:
         secure = is_secure(message.metadata)
         if self._only_secure and not secure:
             raise ProtocolError(
-                "its owner takes part only in trainings with a secure sum; set secure = true in "
-                "the server's file"
+                "its owner takes part only with a secure sum; set secure = true in server.toml, or "
+                "ask the owner to set secure = false in agent.toml"
             )
         if secure != state.secure:
             begun = "with" if state.secure else "without"
@@ -363,6 +371,8 @@ class Client:
                 f"{last}: it is old, or the server started again; then it must give the training "
                 "another name."
             )
+        if state.secure and self._secure is not None:
+            self._secure.hear(message)
         context = LocalContext(
             [self.agent],
             [int(metadata["position"])],

@@ -21,8 +21,10 @@ from pcfed.errors import join_names, short_repr
 from pcfed.extras import MissingExtra
 from pcfed.federation.agent_report import AgentFiles
 from pcfed.federation.client import Client
-from pcfed.federation.paths import training_directory
-from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError
+from pcfed.federation.identity import Identity, Roster
+from pcfed.federation.paths import SECRETS, training_directory
+from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError, Scalar
+from pcfed.federation.secure_agent import SecureAgent
 from pcfed.federation.transport import from_records, to_records
 from pcfed.problem import Agent
 
@@ -55,7 +57,7 @@ def reply_to(message: FlowerMessage, path: Path) -> Message:
         name = file.name
         received = from_records(message.content)
         if received.kind == "hello":
-            return Message("hello", {"name": name, "protocol": PROTOCOL_VERSION})
+            return _hello(path, name, received)
         return _client(path, file, received).handle(received)
     except Exception as error:  # files and messages may be wrong in any way
         logging.getLogger("pcfed").error("%s: %s", name, error)
@@ -64,19 +66,36 @@ def reply_to(message: FlowerMessage, path: Path) -> Message:
         return Message("error", {"name": name, "protocol": PROTOCOL_VERSION, "reason": reason})
 
 
+def _hello(path: Path, name: str, received: Message) -> Message:
+    """Return the agent's name, signed with its key if it has one."""
+    metadata: dict[str, Scalar] = {"name": name, "protocol": PROTOCOL_VERSION}
+    if (identity := Identity.beside(path, name)) is not None:
+        nonce = str(received.metadata.get("nonce"))
+        metadata["signature"] = identity.sign("hello", nonce, name).hex()
+    return Message("hello", metadata)
+
+
 def _client(path: Path, file: AgentFile, message: Message) -> Client:
     """Return the agent of a file, for the training of a message."""
     # The owner's consent: only modules that the agent's own file names, never the server's.
     import_modules(file.imports, path)
     model = ServerModel.model_validate_json(str(message.metadata["model"]))
+    folder = training_directory(path, str(message.metadata["training"]))
+    identity, secure = Identity.beside(path, file.name), None
+    if identity is not None:
+        roster = Roster.beside(path)
+        secure = SecureAgent(file.name, identity, folder / SECRETS, roster)
     return Client(
         file.name,
         build_agent(path, file, model),
-        training_directory(path, str(message.metadata["training"])),
+        folder,
         batch=file.batch,
         certificate=file.certificate,
         report=file.report,
         files=AgentFiles(file, model),
+        secure=secure,
+        only_secure=file.only_secure(int(message.metadata["m"])),
+        rollbacks=file.rollbacks,
     )
 
 

@@ -91,13 +91,13 @@ def connection_file(folder: Path) -> Path:
     return folder / "flower" / "config.toml"
 
 
-def superlink_command(folder: Path, host: str, port: int, *, secure: bool) -> Command:
+def superlink_command(folder: Path, host: str, port: int, *, tls: bool) -> Command:
     """Return the command of a SuperLink, whose files and keys are in a folder."""
     keys = folder / "keys"
     command: Command = [program("flower-superlink"), "--host", host, "--port", port]
     command += ["--database", folder / DATABASE]
     command += ["--disable-runtime-dependency-installation"]
-    if not secure:
+    if not tls:
         return [*command, "--insecure"]
     command += ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt"]
     return [*command, "--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]

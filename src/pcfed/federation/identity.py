@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,8 @@ from pcfed.config.fields import check_agent_name
 from pcfed.config.json_schema import toml_value
 from pcfed.errors import display_path
 from pcfed.extras import MissingExtra
+from pcfed.federation.keys import key_name
+from pcfed.federation.paths import ROSTER
 from pcfed.storage.atomic import write_atomically
 from pcfed.storage.reading import parse_toml, read_file
 
@@ -77,6 +79,14 @@ class Identity:
             )
         return cls(key)
 
+    @classmethod
+    def beside(cls, agent_file: Path, name: str) -> Self | None:
+        """Return the identity whose key is beside an agent's file, or in the folder keys there."""
+        for folder in (agent_file.parent, agent_file.parent / "keys"):
+            if (path := folder / key_name(name)).exists():
+                return cls.load(path)
+        return None
+
     def sign(self, *parts: str | int | bytes) -> bytes:
         """Return a signature of parts."""
         return self._key.sign(canonical(*parts), SIGNATURE)
@@ -114,39 +124,69 @@ class Roster:
         The public keys by the names of the agents.
     colluders : int
         How many agents may work together with the server, and others stay private.
+    minimum : int
+        The smallest number of agents in a sum.
     """
 
     keys: Mapping[str, str]
     colluders: int = 1
+    minimum: int = 0
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a roster.toml."""
         try:
             table = parse_toml(read_file(path, MAX_ROSTER_BYTES).decode())
-            agents, colluders = table["agent"], table.get("colluders", 1)
+            agents = table["agent"]
+            numbers = [table.get("colluders", 1), table.get("minimum", 0)]
             keys = {
                 check_agent_name(str(each["name"])): check_public_key(str(each["key"]))
                 for each in agents
             }
             if len(keys) != len(agents) or len(set(keys.values())) != len(keys):
                 raise ValueError("a name or a key is there twice")
-            if type(colluders) is not int or colluders < 0:
-                raise ValueError(f"colluders can't be {colluders!r}")
+            if not all(type(number) is int and number >= 0 for number in numbers):
+                raise ValueError("colluders and minimum must be whole numbers")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise ValueError(
                 f"{display_path(path)} must have a table [[agent]] with a name and a key for every "
                 f"agent ({error}); get it from the server's folder again."
             ) from None
-        return cls(keys, colluders)
+        return cls(keys, *numbers)
+
+    @classmethod
+    def beside(cls, file: Path) -> Self | None:
+        """Return the roster beside a server's or an agent's file; None if there is none."""
+        path = file.with_name(ROSTER)
+        return cls.load(path) if path.exists() else None
+
+    @classmethod
+    def of_keys(
+        cls, folder: Path, names: Collection[str] | None, colluders: int, minimum: int
+    ) -> Self:
+        """Return the roster of the public keys in a folder, ``NAME.key.pub``, of these names."""
+        keys = {}
+        for path in sorted(folder.glob("*.key.pub")):
+            try:
+                public = check_public_key(read_file(path, MAX_KEY_BYTES).decode())
+            except (OSError, ValueError):
+                raise ValueError(
+                    f"{display_path(path)} must be the public key of an agent; get it from the "
+                    "agent again."
+                ) from None
+            name = path.name.removesuffix(".key.pub")
+            if names is None or name in names:
+                keys[name] = public
+        return cls(keys, colluders, minimum)
 
     def save(self, path: Path) -> None:
         """Write a roster.toml."""
+        head = f"colluders = {self.colluders}\nminimum = {self.minimum}  # agents in a sum\n"
         tables = [
             f"[[agent]]\nname = {toml_value(name)}\nkey = {toml_value(key)}\n# {fingerprint(key)}\n"
             for name, key in sorted(self.keys.items())
         ]
-        write_atomically(path, "\n".join([f"colluders = {self.colluders}\n", *tables]).encode())
+        write_atomically(path, "\n".join([head, *tables]).encode())
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ import numpy as np
 
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.flower import Connection, program, supernode_command
+from pcfed.federation.paths import ROSTER
 from pcfed.federation.processes import HOST, Command, Processes, free_port, is_alive
 from pcfed.federation.server_folder import ServerFolder
 
@@ -77,7 +78,7 @@ class LocalFederation(ServerFolder):
         roster = ", ".join(f'"{name}"' for name in names)
         self._write("server.toml", SERVER_FILE.format(roster=roster, agents=num_agents))
 
-    def up(self, *, secure: bool) -> Processes:
+    def up(self, *, tls: bool) -> Processes:
         """Start a SuperLink, and a SuperNode for every agent of the roster.
 
         If some of them run, only the others are started again, with the same keys and port.
@@ -89,7 +90,7 @@ class LocalFederation(ServerFolder):
             )
         files = self._roster_files()
         if processes is None:
-            processes = self._prepare(list(files), secure)
+            processes = self._prepare(list(files), tls)
         processes = self.start_superlink(processes)
         for name, file in files.items():
             known = processes.pids.get(name)
@@ -97,7 +98,7 @@ class LocalFederation(ServerFolder):
                 continue
             command = self._supernode_command(name, file, processes)
             if known is None:
-                if processes.secure:
+                if processes.tls:
                     self.register(self.keys / f"{name}.key.pub")
                 pid = self._spawn(name, command)
             else:
@@ -109,7 +110,8 @@ class LocalFederation(ServerFolder):
         """Return the file of every agent of the roster, by name."""
         server = read_server_file(self.server_file)
         paths = sorted(self.folder.glob("*.toml"))
-        files = {read_agent_file(path).name: path for path in paths if path != self.server_file}
+        others = self.server_file, self.folder / ROSTER
+        files = {read_agent_file(path).name: path for path in paths if path not in others}
         roster = tuple(files) if isinstance(server.roster, int) else server.roster
         if len(roster) < server.num_agents:
             raise ValueError(
@@ -124,18 +126,19 @@ class LocalFederation(ServerFolder):
                 )
         return {name: files[name] for name in roster}
 
-    def _prepare(self, roster: Sequence[str], secure: bool) -> Processes:
+    def _prepare(self, roster: Sequence[str], tls: bool) -> Processes:
         """Write the files that Flower needs; return a federation without processes."""
-        if secure and not self.keys.exists():
+        if not self.keys.exists():
             from pcfed.federation.keys import make_keys  # needs an optional package
 
             make_keys(self.keys, [HOST, "localhost"], roster)
-        processes = Processes(free_port(), secure, {})
+            self.write_roster()
+        processes = Processes(free_port(), tls, {})
         self._connection(processes).save(self.folder)
         return processes
 
     def _connection(self, processes: Processes) -> Connection:
-        authority = self.keys / "ca.crt" if processes.secure else None
+        authority = self.keys / "ca.crt" if processes.tls else None
         return Connection(f"{HOST}:{processes.port}", authority)
 
     def _supernode_command(self, name: str, file: Path, processes: Processes) -> Command:

@@ -42,6 +42,10 @@ SEED_BYTES, KEY_BYTES = 16, 32
 """Sizes of what is shared, one block of Shamir's scheme, and of keys."""
 
 
+PUBLIC = ("name", "place", "group", "mask_key", "commitment", "share_key", "signature")
+"""What other agents need to know of an announcement; the last is the signature of the others."""
+
+
 class SecureSumError(ValueError):
     """A message of a secure sum that breaks one of its rules; nothing is revealed."""
 
@@ -122,6 +126,8 @@ class Announcement:
         Of all this, by the agent.
     shares : mapping of str to str
         The encrypted shares by the name of their holder.
+    checks : mapping of str to list of str
+        Hashes of the shares, by which the server finds wrong ones.
     """
 
     name: str
@@ -132,11 +138,17 @@ class Announcement:
     share_key: str
     signature: str
     shares: Mapping[str, str] = field(default_factory=dict)
+    checks: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of_public(cls, public: Mapping[str, Any], shares: Mapping[str, str] | None = None) -> Self:
+        """Return an announcement from what is public of it, with some of its shares."""
+        return cls(*(str(public[key]) for key in PUBLIC), shares=shares or {})
 
     @property
     def public(self) -> dict[str, str]:
         """What other agents need to know of it."""
-        return {key: value for key, value in vars(self).items() if key != "shares"}
+        return {key: str(getattr(self, key)) for key in PUBLIC}
 
     def is_valid(self, training: str, identity: str) -> bool:
         """Return whether the signature is that of an identity."""
@@ -167,20 +179,21 @@ def announce(
     }
     signature = identity.sign(*_signed(training, public)).hex()
     if not members:
-        return Announcement(**public, signature=signature, shares={})
+        return Announcement(**public, signature=signature, shares={}, checks={})
     t = threshold(len(members), colluders)
     pieces = zip(
         Shamir.split(t, len(members), secrets.key_seed, ssss=False),
         Shamir.split(t, len(members), secrets.mask_seed, ssss=False),
         strict=True,
     )
-    shares = {}
+    shares, checks = {}, {}
     for member, ((_, key_share), (_, mask_share)) in zip(members, pieces, strict=True):
         key, about = _share_key(share_key, member.box), _about_share(training, public, member.name)
         box = ChaCha20Poly1305(_derived(key, about))
         # The key is used once: a constant nonce is right.
         shares[member.name] = box.encrypt(bytes(12), key_share + mask_share, about).hex()
-    return Announcement(**public, signature=signature, shares=shares)
+        checks[member.name] = [share_check(key_share), share_check(mask_share)]
+    return Announcement(**public, signature=signature, shares=shares, checks=checks)
 
 
 def open_shares(
@@ -202,6 +215,11 @@ def combine(shares: Sequence[tuple[int, bytes]]) -> bytes:
     return bytes(Shamir.combine(list(shares), ssss=False))
 
 
+def share_check(share: bytes) -> str:
+    """Return the hash of a share."""
+    return digest("share", share).hex()
+
+
 def commitment(mask_seed: bytes) -> str:
     """Return the hash of the seed of an own mask."""
     return digest("own mask", mask_seed).hex()
@@ -210,12 +228,14 @@ def commitment(mask_seed: bytes) -> str:
 # -- masks ----------------------------------------------------------------------------------------
 
 
-def context_of(
-    training: str, purpose: str, participants: Iterable[Announcement], colluders: int
-) -> str:
-    """Return a hash of all that the agents of a sum must agree on."""
+def context_of(question: str, participants: Iterable[Announcement]) -> str:
+    """Return a hash of all that the agents of a sum must agree on.
+
+    ``question`` is the hash of what the server asks (`pcfed.federation.protocol.question_digest`).
+    Masks follow from it: those of agents that were asked different questions do not cancel.
+    """
     lines = sorted(canonical(*each.public.values()) for each in participants)
-    return digest("sum", training, purpose, colluders, *lines).hex()
+    return digest("sum", question, *lines).hex()
 
 
 def masked(
@@ -298,8 +318,7 @@ def unmask(
 
 
 def _signed(training: str, public: Mapping[str, Any]) -> tuple[str, ...]:
-    names = "name", "place", "group", "mask_key", "commitment", "share_key"
-    return ("announcement", training, *(str(public[name]) for name in names))
+    return ("announcement", training, *(str(public[name]) for name in PUBLIC[:-1]))
 
 
 def _about_share(training: str, public: Mapping[str, str], holder: str) -> bytes:

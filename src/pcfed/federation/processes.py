@@ -26,11 +26,11 @@ class Processes(SavedJson):
     """
 
     file_kind: ClassVar[str] = "list of a federation's processes"
-    format: ClassVar[int] = 1
+    format: ClassVar[int] = 2
     advice: ClassVar[str] = "stop the processes with the version of pcfed that started them."
 
     port: int
-    secure: bool
+    tls: bool
     pids: Mapping[str, int]
 
     def _to_json(self) -> Metadata:

@@ -58,6 +58,9 @@ NO_ROUND = -1
 MASKED = "masked"
 """The vector of masked integers in the replies of a secure sum."""
 
+SUM_KINDS = ("introduce", "announce", "confirm", "unmask")
+"""The kinds of messages about a secure sum itself; they have no vectors."""
+
 Scalar = str | int | float | bool
 
 
@@ -183,6 +186,24 @@ def audit_digest(training: str, rounds: int, vectors: Mapping[str, Array]) -> st
         digest.update(f" {name} ".encode())
         digest.update(np.ascontiguousarray(vectors[name], "<f8").tobytes())
     return digest.hexdigest()
+
+
+def question_digest(message: Message) -> str:
+    """Return a hash of what a message asks of all agents: its kind, metadata and vectors.
+
+    It is the same for all agents and all attempts at a round.
+    """
+    parts = [f"{key}={value!r}" for key, value in sorted(message.metadata.items())]
+    asked = [part for part in parts if part.partition("=")[0] not in _NOT_ASKED]
+    digest = hashlib.sha256(repr([message.kind, *asked]).encode())
+    for name, vector in sorted(message.vectors.items()):
+        digest.update(repr([name, vector.shape]).encode())
+        digest.update(np.ascontiguousarray(vector, "<f8").tobytes())
+    return digest.hexdigest()
+
+
+_NOT_ASKED = frozenset({"position", "accepted_round", "participants", "group", "next_place"})
+"""Metadata in which the messages to different agents, or of different attempts, may differ."""
 
 
 def is_secure(metadata: Mapping[str, Scalar]) -> bool:

@@ -6,8 +6,10 @@ Whatever the server asks, in whatever order and however often, an agent
 2. opens one sum of a round, and then sits out repeats of the round;
 3. opens a sum only if at least t of those in it have signed who is in it;
 4. reveals a share of an agent's own mask or of its key, never both;
-5. adds to sums over the full roster once per round, or again with the same circumstances;
-6. does not go back to an earlier round, unless its owner consents.
+5. answers one question of each kind over the full roster until its next update is accepted;
+6. masks nothing twice with the same masks unless it is the same: they follow from the question;
+7. takes part only in sums of enough agents, as its owner's roster says;
+8. does not go back to an earlier round, unless its owner consents.
 
 What breaks a rule is refused with a sentence in the agent's own log. All that the rules need to
 remember is on the disk before a reply leaves.
@@ -20,7 +22,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pcfed.algorithms.grid import Integers
 from pcfed.errors import one_line
@@ -37,7 +39,7 @@ from pcfed.federation.masking import (
     open_shares,
     threshold,
 )
-from pcfed.federation.protocol import Message, Scalar
+from pcfed.federation.protocol import Message, Scalar, question_digest
 from pcfed.federation.server_state import Place
 from pcfed.storage.saved import Metadata, SavedJson
 
@@ -48,6 +50,9 @@ except ModuleNotFoundError as missing:
 
 SHARED, COMPLETE = "shared", "complete"
 """The kinds of announcements: with shares, and for sums over the full roster."""
+
+MIN_HONEST = 2
+"""So many agents of a sum do not work together with the server."""
 
 MAX_UNUSED = 8
 """So many secrets that were announced and not used are kept."""
@@ -79,8 +84,8 @@ class SumRecord:
 
     Attributes
     ----------
-    received : str or None
-        The hash of what the server sent with a sum over the full roster.
+    question : str or None
+        The hash of what the server asked.
     participants : dict of str to list
         The public parts of all announcements, by the context of the attempt.
     signed : dict of str to list of str
@@ -89,7 +94,7 @@ class SumRecord:
         The hash of the request to open the sum that the agent has answered.
     """
 
-    received: str | None = None
+    question: str | None = None
     participants: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     signed: dict[str, list[str]] = field(default_factory=dict)
     opened: str | None = None
@@ -111,6 +116,8 @@ class SecretState(SavedJson):
     place: tuple[int, int] = (0, 0)
     sums: dict[str, SumRecord] = field(default_factory=dict)
     opened: tuple[int, int] | None = None
+    answered: dict[str, list[Any]] = field(default_factory=dict)
+    """The last question over the full roster, by kind: rollbacks, accepted round, hash."""
 
     def _to_json(self) -> Metadata:
         return {
@@ -170,13 +177,17 @@ class SecureAgent:
         self._save(state)
         return announced
 
+    def hear(self, message: Message) -> None:
+        """Remember what is asked of the agent's update, before it is computed.
+
+        Otherwise the server could ask the same round with many norm limits, and learn the norm.
+        """
+        state = self._load(message)
+        _hear(state, message)
+        self._save(state)
+
     def mask(
-        self,
-        message: Message,
-        integers: Integers,
-        *,
-        complete: bool = False,
-        received: str | None = None,
+        self, message: Message, integers: Integers, *, complete: bool = False
     ) -> tuple[Integers, dict[str, Scalar]]:
         """Return integers with masks, and more metadata of the reply.
 
@@ -188,29 +199,26 @@ class SecureAgent:
             What is to be summed.
         complete : bool
             Whether the sum is over the full roster.
-        received : str, optional
-            The hash of what the server sent for a sum over the full roster.
         """
         state = self._load(message)
-        record = state.sums.setdefault(_purpose(message), SumRecord())
+        record, question = _hear(state, message)
         participants = _announcements(message)
-        colluders = self._colluders(message)
-        context = context_of(state.training, _purpose(message), participants, colluders)
+        context = context_of(question, participants)
         if context not in record.participants:
             own = self._check_participants(state, message, participants, complete=complete)
             if record.opened is not None:
                 raise SecureSumError("it has opened a sum of this round, and sits out repeats")
             if own.used is not None:
                 raise SecureSumError("its secret was used for another sum")
-            if complete and record.received not in (None, received):
-                raise SecureSumError("it has answered another question after the same round")
-            own.used, record.received = context, received
+            if complete:
+                self._check_question(state, message, question)
+            own.used = context
             record.participants[context] = [each.public for each in participants]
         secrets = next(each.secrets for each in state.secrets.values() if each.used == context)
         result = masked(integers, self.name, secrets, participants, context, complete=complete)
         more = self._announce(state, message) if complete else {}
         self._save(state)
-        return result, more
+        return result, {**more, "context": context}
 
     def confirm(self, message: Message) -> dict[str, Scalar]:
         """Answer ``confirm``: sign who is in the sum."""
@@ -304,14 +312,25 @@ class SecureAgent:
             raise SecureSumError("its secret is for sums of another kind")
         if complete and not self._is_full(state, names):
             raise SecureSumError("this sum must be over the full roster")
-        if not complete and len(names) < own.threshold:
+        if not complete and len(names) < max(own.threshold, self._minimum):
             raise SecureSumError(f"{len(names)} agents are too few for a sum")
         return own
 
+    def _check_question(self, state: SecretState, message: Message, question: str) -> None:
+        """Raise if the agent has answered another question since its last accepted update."""
+        metadata = message.metadata
+        place = [int(metadata["rollbacks"]), int(metadata["accepted_round"])]
+        last = state.answered.setdefault(message.kind, [*place, question])
+        if last[:2] == place and last[2] != question:
+            raise SecureSumError(
+                f"it has answered another {message.kind} since its last accepted update"
+            )
+        state.answered[message.kind] = [*place, question]
+
     def _is_full(self, state: SecretState, names: Sequence[str]) -> bool:
         """Return whether these are all agents of the training."""
-        if self.roster is not None and not set(self.roster.keys) >= set(names):
-            return False
+        if self.roster is not None:
+            return set(names) == set(self.roster.keys)
         return len(names) == state.agents
 
     def _check_survivors(
@@ -323,14 +342,14 @@ class SecureAgent:
         if record is None or own is None or context not in record.participants or not own.group:
             raise SecureSumError("it has not taken part in this sum")
         names = {public["name"] for public in record.participants[context]}
-        t = own.threshold
+        t = max(own.threshold, self._minimum)
         if sorted(set(survivors)) != list(survivors) or not set(survivors) <= names:
             raise SecureSumError("the list of those who are in the sum is not right")
         if self.name not in survivors:
             raise SecureSumError("it is not in the sum")
         if len(survivors) < t:
             raise SecureSumError(f"{len(survivors)} agents are in the sum, and {t} must be")
-        return record, t
+        return record, own.threshold
 
     def _shares(
         self,
@@ -347,7 +366,7 @@ class SecureAgent:
             name = public["name"]
             try:
                 shares = {self.name: str(encrypted.get(name, ""))}
-                announcement = Announcement(**public, shares=shares)
+                announcement = Announcement.of_public(public, shares)
                 of_key, of_mask = open_shares(state.training, announcement, self.name, box)
             except SecureSumError:
                 continue
@@ -364,7 +383,7 @@ class SecureAgent:
         group: list[Introduction] = []
         if "group" in metadata:
             group = [Introduction(*each) for each in json.loads(str(metadata["group"]))]
-            self._check_group(state, group)
+            self._check_group(state, group, colluders)
         announced = {}
         for kind, members in ((SHARED, group), (COMPLETE, ())):
             if kind == SHARED and not members:
@@ -382,11 +401,15 @@ class SecureAgent:
             announced[kind] = vars(made)
         return {"announcements": json.dumps(announced)}
 
-    def _check_group(self, state: SecretState, group: Sequence[Introduction]) -> None:
+    def _check_group(
+        self, state: SecretState, group: Sequence[Introduction], colluders: int
+    ) -> None:
         """Raise unless all keys of a group are known, or new and signed; remember new ones."""
         names = [each.name for each in group]
         if len(set(names)) != len(names) or self.name not in names:
             raise SecureSumError("the group for shares is not right")
+        if len(names) < max(colluders + MIN_HONEST, self._minimum):
+            raise SecureSumError(f"{len(names)} agents are too few for a sum")
         for each in group:
             if not each.is_valid(state.training):
                 raise SecureSumError(f"the keys of {each.name} are not signed")
@@ -417,6 +440,11 @@ class SecureAgent:
             raise SecureSumError("the roster of its owner has more colluders than the server")
         return colluders
 
+    @property
+    def _minimum(self) -> int:
+        """The smallest number of agents in a sum that the owner's roster allows."""
+        return 0 if self.roster is None else self.roster.minimum
+
     # -- state --------------------------------------------------------------------------------
 
     def _load(self, message: Message) -> SecretState:
@@ -427,6 +455,11 @@ class SecureAgent:
             state = SecretState.load(self._path)
         else:
             state = SecretState(str(metadata["training"]), os.urandom(32).hex(), agents)
+        if self.roster is not None and agents != len(self.roster.keys):
+            raise SecureSumError(
+                f"the roster of its owner has {len(self.roster.keys)} agents, and the training "
+                f"{agents}"
+            )
         if state.training != metadata["training"] or state.agents != agents:
             raise SecureSumError(one_line(f"its secrets are for {state.training!r}, not for this"))
         place = int(metadata["rollbacks"]), int(metadata["round"])
@@ -448,6 +481,18 @@ class SecureAgent:
         self._path.chmod(0o600)
 
 
+def _hear(state: SecretState, message: Message) -> tuple[SumRecord, str]:
+    """Return the record of a sum and the hash of its question, which must not change."""
+    record, question = (
+        state.sums.setdefault(_purpose(message), SumRecord()),
+        question_digest(message),
+    )
+    if record.question not in (None, question):
+        raise SecureSumError("the server has asked something else in the same round")
+    record.question = question
+    return record, question
+
+
 def _purpose(message: Message) -> str:
     return f"{message.kind} {_place_text(message)}"
 
@@ -458,7 +503,7 @@ def _place_text(message: Message) -> str:
 
 def _announcements(message: Message) -> list[Announcement]:
     listed = json.loads(str(message.metadata["participants"]))
-    return [Announcement(**{**each, "shares": {}}) for each in listed]
+    return [Announcement.of_public(each) for each in listed]
 
 
 def _survivors(message: Message) -> list[str]:

@@ -23,9 +23,9 @@ round, so that it must not be lost.
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -40,23 +40,20 @@ from pcfed.federation.masking import (
     Introduction,
     combine,
     commitment,
-    context_of,
     group_digest,
     key_of,
     public_bytes,
+    share_check,
     threshold,
     unmask,
 )
 from pcfed.federation.paths import OPEN_SUM
 from pcfed.federation.protocol import MASKED, Message, Scalar
 from pcfed.federation.replies import reported_metrics
-from pcfed.federation.secure_agent import COMPLETE, SHARED
+from pcfed.federation.secure_agent import COMPLETE, MIN_HONEST, SHARED
 from pcfed.federation.server_state import Place
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.saved import Metadata, SavedArchive
-
-MAX_COMBINATIONS = 200
-"""How many choices of t shares are tried if some of them are wrong."""
 
 
 class Request(NamedTuple):
@@ -237,14 +234,22 @@ class SecureSums:
         requests = {**dict.fromkeys(participants, train), **self._introduce(others)}
         replies, refused = self.exchange(requests, max(minimum, t))
         self._add_introductions(replies)
-        survivors = sorted(name for name in participants if name in replies)
+        contexts = [
+            str(replies[name].metadata.get("context")) for name in participants if name in replies
+        ]
+        # Masks cancel only among agents that have heard the same.
+        context = Counter(contexts).most_common(1)[0][0] if contexts else ""
+        survivors = sorted(
+            name
+            for name in participants
+            if name in replies and replies[name].metadata.get("context") == context
+        )
         if len(survivors) < max(minimum, t):
             return f"{max(minimum, t)} agents must be in a sum"
         total = np.zeros(size, np.uint64)
         for name in survivors:
             total += integers_of(replies[name])
         purpose = f"train {place}"
-        context = context_of(self.training, purpose, participants.values(), self.colluders)
         asked = {"purpose": purpose, "context": context, "survivors": json.dumps(survivors)}
         confirm = Request("confirm", asked, {})
         signed, _ = self.exchange(dict.fromkeys(survivors, confirm), t)
@@ -280,7 +285,8 @@ class SecureSums:
             "survivors": json.dumps(masked.survivors),
             "signatures": json.dumps(masked.signatures),
         }
-        if len(group) > 1:
+        announces = len(group) >= max(2, self.colluders + MIN_HONEST)
+        if announces:
             common |= self._announce_metadata(group, next_place)
         requests = {}
         for name in masked.survivors:
@@ -289,7 +295,7 @@ class SecureSums:
             }
             requests[name] = Request("unmask", {**common, "shares": json.dumps(shares)}, {})
         for member in group:
-            if member.name not in requests and len(group) > 1:
+            if announces and member.name not in requests:
                 metadata = self._announce_metadata(group, next_place)
                 requests[member.name] = Request("announce", metadata, {})
         replies, _ = self.exchange(requests, masked.threshold)
@@ -312,16 +318,18 @@ class SecureSums:
             shares = []
             for holder, answer in answers.items():
                 share = _share(answer, kind, agent)
-                if share is not None:
+                check = announcement.checks.get(holder, ["", ""])[kind == "mask_shares"]
+                if share is not None and share_check(share) == check:
                     shares.append((masked.holders.index(holder) + 1, share))
 
-            def is_right(seed: bytes, announcement: Announcement = announcement) -> bool:
-                if kind == "mask_shares":
-                    return commitment(seed) == announcement.commitment
-                return public_bytes(key_of(seed)).hex() == announcement.mask_key
-
-            seed = _combined(shares, masked.threshold, is_right)
-            if seed is None:
+            if len(shares) < masked.threshold:
+                return None
+            seed = combine(shares[: masked.threshold])
+            if kind == "mask_shares":
+                is_right = commitment(seed) == announcement.commitment
+            else:
+                is_right = public_bytes(key_of(seed)).hex() == announcement.mask_key
+            if not is_right:
                 return None
             found[agent] = seed
         return found
@@ -366,6 +374,8 @@ class SecureSums:
         missing_names = [name for name in self.roster if name not in replies]
         if missing_names:
             return {name: refused.get(name, "") for name in missing_names}
+        if len({reply.metadata.get("context") for reply in replies.values()}) > 1:
+            return dict.fromkeys(self.roster, "agents have heard different questions")
         total = np.zeros(size, np.uint64)
         for reply in replies.values():
             total += integers_of(reply)
@@ -392,7 +402,7 @@ class SecureSums:
         self._introductions = {}
         self._add_introductions(replies)
         group = self._group(self._introductions)
-        if len(group) < 2:
+        if len(group) < max(2, self.colluders + MIN_HONEST):
             return refused
         request = Request("announce", self._announce_metadata(group, place), {})
         requests = {member.name: request for member in group}
@@ -473,17 +483,3 @@ def _share(answer: Message, kind: str, agent: str) -> bytes | None:
         return bytes.fromhex(shares[agent])
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def _combined(
-    shares: Sequence[tuple[int, bytes]], t: int, is_right: Callable[[bytes], bool]
-) -> bytes | None:
-    """Return the secret of shares, some of which may be wrong; None if it is not found."""
-    for chosen in itertools.islice(itertools.combinations(shares, t), MAX_COMBINATIONS):
-        try:
-            seed = combine(chosen)
-        except ValueError:
-            continue
-        if is_right(seed):
-            return seed
-    return None

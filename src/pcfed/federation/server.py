@@ -37,6 +37,7 @@ from pcfed.federation.protocol import (
     NO_ROUND,
     NUM_AUDIT_DIRECTIONS,
     PROTOCOL_VERSION,
+    SUM_KINDS,
     Message,
     Scalar,
     Transport,
@@ -454,8 +455,7 @@ class Server:
         metadata: Mapping[str, Scalar] | None = None,
     ) -> tuple[dict[str, Message], dict[str, str]]:
         """Send a message to all agents; return the replies with these vectors, and refusals."""
-        sent, more = vectors or {}, metadata or {}
-        messages = {name: self._message(name, kind, sent, more) for name in self.config.roster}
+        messages = self._messages(kind, vectors or {}, metadata or {})
         replies = self._replies(messages, min_present)
         valid, refused = split_replies(replies, self.config, self.state, kind, expected)
         self.on_status(refused=refused)
@@ -499,6 +499,12 @@ class Server:
         m, steps = len(self.config.roster), self.config.local_steps
         return self.config.algorithm.round_info(self.state.round, m=m, max_local_steps=steps)
 
+    def _messages(
+        self, kind: str, vectors: Mapping[str, Array], metadata: Mapping[str, Scalar]
+    ) -> dict[str, Message]:
+        """Return the message of a kind for every agent of the roster."""
+        return {name: self._message(name, kind, vectors, metadata) for name in self.config.roster}
+
     def _message(
         self, name: str, kind: str, vectors: Mapping[str, Array], metadata: Mapping[str, Scalar]
     ) -> Message:
@@ -525,7 +531,7 @@ class Server:
             "position": config.roster.index(name),
             "accepted_round": state.accepted[name],
         }
-        return Message(kind, common, {**state.vectors, **vectors})
+        return Message(kind, common, {} if kind in SUM_KINDS else {**state.vectors, **vectors})
 
     def _secure_sums(self) -> SecureSums:
         from pcfed.federation.secure_sums import SecureSums  # needs an optional package

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pcfed.config.federation_files import read_server_file
 from pcfed.extras import MissingExtra
+from pcfed.federation.identity import Roster
 from pcfed.federation.paths import CHECKPOINT, LOCK, RESULT, SETTINGS, STATUS, training_directory
 from pcfed.federation.server import Server
 from pcfed.federation.server_settings import ServerSettings, check_settings
@@ -60,10 +61,13 @@ def run_task(grid: Grid, path: Path, task: str, overrides: Sequence[str] = ()) -
         exclusive_lock(folder / LOCK),
         StatusFile(folder / STATUS, config.training, config.rounds) as status,
     ):
-        transport = FlowerTransport(grid, file.model, file.rounds.deadline, status.update)
+        roster = Roster.beside(path)
+        keys = {} if roster is None else roster.keys
+        config = replace(config, identities=keys)
+        transport = FlowerTransport(grid, file.model, file.rounds.deadline, status.update, keys)
         if not config.roster:
-            roster = resolve_roster(checkpoint, file.num_agents, transport)
-            config = replace(config, roster=roster)
+            names = resolve_roster(checkpoint, file.num_agents, transport)
+            config = replace(config, roster=names)
         with Server(config, transport, folder, status.update) as server:
             done = server.state.round
             status.update(roster=list(config.roster), first_round=done, round=done)

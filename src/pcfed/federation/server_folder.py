@@ -1,6 +1,7 @@
 """The folder of a server: its file, its keys and its SuperLink, which runs in the background.
 
 server.toml         the training
+roster.toml         the names and public keys of all agents, for them
 keys/               the certificate authority, the server's key, and the agents' public keys
 app/, flower/       files of Flower
 logs/               one log per process
@@ -30,7 +31,7 @@ from pcfed.federation.flower import (
     program,
     superlink_command,
 )
-from pcfed.federation.paths import RESULT, training_directory
+from pcfed.federation.paths import RESULT, ROSTER, training_directory
 from pcfed.federation.processes import (
     HOST,
     Command,
@@ -78,7 +79,19 @@ class ServerFolder:
         """
         connection = Connection.load(self.folder)
         self.start_superlink(self.processes or Processes(connection.port, True, {}))
-        return [key.name for key in sorted(self.keys.glob("*.pub")) if self.register(key)]
+        new = [key.name for key in sorted(self.keys.glob("*.pub")) if self.register(key)]
+        self.write_roster()
+        return new
+
+    def write_roster(self) -> None:
+        """Write roster.toml: the names and public keys of all agents whose keys are there."""
+        from pcfed.federation.identity import Roster  # needs an optional package
+
+        file = self.file
+        names = None if isinstance(file.roster, int) else file.roster
+        roster = Roster.of_keys(self.keys, names, file.colluders, file.rounds.minimum)
+        if roster.keys:
+            roster.save(self.folder / ROSTER)
 
     def start_superlink(self, processes: Processes) -> Processes:
         """Return the processes with a SuperLink that listens; it is started if it does not run."""
@@ -93,7 +106,7 @@ class ServerFolder:
         folder = (self.folder / DATABASE).parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        command = superlink_command(self.folder, HOST, processes.port, secure=processes.secure)
+        command = superlink_command(self.folder, HOST, processes.port, tls=processes.tls)
         processes = self._add_process(processes, SUPERLINK, self._spawn(SUPERLINK, command))
         pid = processes.pids[SUPERLINK]
         wait_until(lambda: is_listening(processes.port) or not is_alive(pid), 60.0)

@@ -67,8 +67,6 @@ def check_settings(folder: Path, file: ServerFile) -> None:
         return
     old, new = ServerSettings.load(folder / SETTINGS).settings, _flat(file)
     old = {"secure": False, **old}  # earlier versions had no secure sum
-    if not old["secure"]:
-        new = {key: value for key, value in new.items() if key not in ("grid", "colluders")}
     if new["roster"] == len(old["roster"]):  # the first agents that connected are the roster
         new["roster"] = old["roster"]
     changes = [
@@ -91,6 +89,8 @@ def _flat(file: ServerFile) -> dict[str, Any]:
     tables = json.loads(file.model_dump_json(exclude={"roster"}, exclude_none=True))
     tables["roster"] = file.roster if isinstance(file.roster, int) else list(file.roster)
     tables |= {"center": file.resolved_center, "secure": file.resolved_secure}
+    if not file.resolved_secure:
+        del tables["grid"], tables["colluders"]
     flat: dict[str, Any] = {}
     for name, value in tables.items():
         if isinstance(value, dict):

@@ -28,6 +28,7 @@ SERVER_FILE = """#:schema ./server.schema.json
 training = {training}
 roster = {roster}  # names of the agents, or their number: then the first that connect
 # center = "free"     # what own models are coupled to: a shared model, or "average", their average
+# secure = true       # the server learns sums of updates only; by default with three agents or more
 
 [model]
 kind = "least-squares"        # predicts numbers; "logistic" predicts two labels, "softmax" more

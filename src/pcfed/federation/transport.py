@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from pcfed.config.federation_files import ServerModel
 from pcfed.config.fields import check_agent_name
 from pcfed.extras import MissingExtra
+from pcfed.federation.identity import is_signed
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, Scalar
 from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_state import ServerState
@@ -58,13 +61,20 @@ class FlowerTransport:
 
     It asks every new node for the name of its agent. A reply always belongs to the agent whose node
     was asked, whatever name is in the reply. The model is sent with every message. ``deadline`` is
-    how many seconds to wait for agents to connect, and again for their replies.
+    how many seconds to wait for agents to connect, and again for their replies. ``identities`` are
+    the registered public keys by name: no other node can take such a name.
     """
 
     def __init__(
-        self, grid: Grid, model: ServerModel, deadline: float, on_status: StatusCallback
+        self,
+        grid: Grid,
+        model: ServerModel,
+        deadline: float,
+        on_status: StatusCallback,
+        identities: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._grid, self._model, self._deadline = grid, model, deadline
+        self._identities = identities
         self._on_status = on_status
         self._names: dict[int, str] = {}
         self._late: set[int] = set()
@@ -117,16 +127,25 @@ class FlowerTransport:
         self._names = {node: name for node, name in self._names.items() if node in nodes}
         in_time = {name for node, name in self._names.items() if node not in self._late}
         if wanted is None or not wanted <= in_time:
-            hello = to_records(Message("hello", {"protocol": PROTOCOL_VERSION}))
+            nonce = secrets.token_hex(16)
+            hello = to_records(Message("hello", {"protocol": PROTOCOL_VERSION, "nonce": nonce}))
             for node, flower_reply in self._ask(dict.fromkeys(nodes - set(self._names), hello)):
                 try:
                     reply = from_records(flower_reply.content)
-                    if reply.kind == "hello":
-                        self._names[node] = check_agent_name(str(reply.metadata.get("name")))
+                    name = check_agent_name(str(reply.metadata.get("name")))
+                    if reply.kind == "hello" and self._is_known(name, nonce, reply):
+                        self._names[node] = name
                 except ValueError:
                     continue  # a node of another application
         self._on_status(present=sorted(set(self._names.values())))
         return self._names
+
+    def _is_known(self, name: str, nonce: str, reply: Message) -> bool:
+        """Return whether a name is signed with its registered key, or has none."""
+        if name not in self._identities:
+            return True
+        signature = bytes.fromhex(str(reply.metadata.get("signature", "")))
+        return is_signed(self._identities[name], signature, "hello", nonce, name)
 
     def _ask(
         self, records: Mapping[int, RecordDict], names: Mapping[int, str] | None = None
