@@ -256,9 +256,10 @@ class ServerFile(FileModel):
     three agents or more."""
     grid: GridStep = DEFAULT_STEP
     """With a secure sum, updates are rounded to multiples of this power of two."""
-    colluders: CountOrZero = 1
+    colluders: CountOrZero | None = None
     """With a secure sum, so many agents may work together with the server, and the updates of the
-    others stay private; more than half of all agents and of these must be there in every round."""
+    others stay private; by default 1, and 0 with two agents. More than half of the sum of this and
+    of the agents in a round must stay until its end."""
     model: ServerModel
     """What is trained."""
     algorithm: NumericAlgorithm = Field(default_factory=lambda: parse_algorithm({}))
@@ -298,7 +299,7 @@ class ServerFile(FileModel):
                 f"must have from 2 to {MAX_AGENTS:,} agents for a secure sum, got {m:,}; change "
                 "it, or set secure = false.",
             )
-        elif self.colluders > m - 2:
+        elif self.resolved_colluders > m - 2:
             yield (
                 "colluders",
                 f"must be at most {m - 2} with {m} agents, got {self.colluders}; at least two "
@@ -309,6 +310,13 @@ class ServerFile(FileModel):
     def resolved_secure(self) -> bool:
         """Whether there is a secure sum."""
         return self.num_agents >= MIN_SECURE if self.secure is None else self.secure
+
+    @property
+    def resolved_colluders(self) -> int:
+        """How many agents may work together with the server."""
+        if self.colluders is None:
+            return min(1, max(0, self.num_agents - 2))
+        return self.colluders
 
     @property
     def resolved_center(self) -> Center:

@@ -143,7 +143,11 @@ class Announcement:
     @classmethod
     def of_public(cls, public: Mapping[str, Any], shares: Mapping[str, str] | None = None) -> Self:
         """Return an announcement from what is public of it, with some of its shares."""
-        return cls(*(str(public[key]) for key in PUBLIC), shares=shares or {})
+        name, place, group, mask_key, commitment, share_key, signature = (
+            str(public[key]) for key in PUBLIC
+        )
+        seal = commitment, share_key, signature
+        return cls(name, place, group, mask_key, *seal, shares or {})
 
     @property
     def public(self) -> dict[str, str]:

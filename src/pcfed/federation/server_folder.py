@@ -89,7 +89,7 @@ class ServerFolder:
 
         file = self.file
         names = None if isinstance(file.roster, int) else file.roster
-        roster = Roster.of_keys(self.keys, names, file.colluders, file.rounds.minimum)
+        roster = Roster.of_keys(self.keys, names, file.resolved_colluders, file.rounds.minimum)
         if roster.keys:
             roster.save(self.folder / ROSTER)
 

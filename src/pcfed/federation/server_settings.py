@@ -89,6 +89,7 @@ def _flat(file: ServerFile) -> dict[str, Any]:
     tables = json.loads(file.model_dump_json(exclude={"roster"}, exclude_none=True))
     tables["roster"] = file.roster if isinstance(file.roster, int) else list(file.roster)
     tables |= {"center": file.resolved_center, "secure": file.resolved_secure}
+    tables["colluders"] = file.resolved_colluders
     if not file.resolved_secure:
         del tables["grid"], tables["colluders"]
     flat: dict[str, Any] = {}

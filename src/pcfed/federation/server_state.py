@@ -110,7 +110,7 @@ class ServerConfig:
             "center": file.resolved_center,
             "secure": file.resolved_secure,
             "grid": file.grid,
-            "colluders": file.colluders,
+            "colluders": file.resolved_colluders,
         }
         return cls(file.training, roster, file.model.n, file.algorithm, **options)
 
