@@ -199,8 +199,9 @@ class Client:
             sent = {name: rows[0] for name, rows in state.pending.sent.items()}
             masked, more = secure.mask(message, joined_integers(encode_all(grid, sent)))
             return {MASKED: masked}, more
-        digest = audit_digest(state.training, int(message.metadata["round"]), message.vectors)
         if kind == "audit":
+            rounds = int(message.metadata["round"])
+            digest = audit_digest(state.training, rounds, message.vectors)
             sizes = json.loads(str(message.metadata["audited"]))
             integers = integer_products(digest, state.totals, sizes)
         elif kind in REPLY_VECTORS:
@@ -209,7 +210,7 @@ class Client:
             integers = grid.encode_wide(kind, summands(kind, *found))
         else:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
-        masked, more = secure.mask(message, integers, complete=True, received=digest)
+        masked, more = secure.mask(message, integers, complete=True)
         return {MASKED: masked}, more
 
     def _check_secure(self, state: ClientState, message: Message) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 from pcfed.algorithms.grid import Integers
 from pcfed.extras import MissingExtra
 from pcfed.federation.identity import Identity, canonical, digest, is_signed
+from pcfed.federation.protocol import Message
 
 try:
     from Crypto.Protocol.SecretSharing import Shamir
@@ -40,6 +41,12 @@ except ModuleNotFoundError as missing:
 
 SEED_BYTES, KEY_BYTES = 16, 32
 """Sizes of what is shared, one block of Shamir's scheme, and of keys."""
+
+
+NOT_IN_QUESTION = frozenset(
+    ["position", "accepted_round", "participants", "norm_limit", "keep_every", "keep"]
+)
+"""Metadata that are different for every agent, in the context anyway, or not in any summand."""
 
 
 class SecureSumError(ValueError):
@@ -211,11 +218,35 @@ def commitment(mask_seed: bytes) -> str:
 
 
 def context_of(
-    training: str, purpose: str, participants: Iterable[Announcement], colluders: int
+    training: str,
+    purpose: str,
+    participants: Iterable[Announcement],
+    colluders: int,
+    question: str = "",
 ) -> str:
-    """Return a hash of all that the agents of a sum must agree on."""
+    """Return a hash of all that the agents of a sum must agree on.
+
+    ``question`` is a hash of what the server asks them (`question_of`).
+    """
     lines = sorted(canonical(*each.public.values()) for each in participants)
-    return digest("sum", training, purpose, colluders, *lines).hex()
+    return digest("sum", training, purpose, colluders, question, *lines).hex()
+
+
+def question_of(message: Message) -> str:
+    """Return a hash of all in a message on which an agent's summand depends.
+
+    Masks cancel only among agents that were asked the same. Otherwise a server could ask all but
+    one of them something to which it knows their answers, such as a model for which their updates
+    are zero (Pasquini, Francati and Ateniese, "Eluding secure aggregation in federated learning via
+    model inconsistency", 2022).
+    """
+    parts: list[str | bytes] = [message.kind]
+    for name, value in sorted(message.metadata.items()):
+        if name not in NOT_IN_QUESTION:
+            parts += [name, repr(value)]
+    for name, vector in sorted(message.vectors.items()):
+        parts += [name, np.ascontiguousarray(vector, "<f8").tobytes()]
+    return digest(*parts).hex()
 
 
 def masked(

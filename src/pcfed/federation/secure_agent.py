@@ -2,7 +2,7 @@
 
 Whatever the server asks, in whatever order and however often, an agent
 
-1. uses a secret for one sum, and an announcement of another agent in one sum;
+1. uses a secret for one vector in one sum, and an announcement of another agent in one sum;
 2. opens one sum of a round, and then sits out repeats of the round;
 3. opens a sum only if at least t of those in it have signed who is in it;
 4. reveals a share of an agent's own mask or of its key, never both;
@@ -35,6 +35,7 @@ from pcfed.federation.masking import (
     context_of,
     masked,
     open_shares,
+    question_of,
     threshold,
 )
 from pcfed.federation.protocol import Message, Scalar
@@ -58,7 +59,8 @@ class OwnSecret:
     """A secret that the agent has announced.
 
     ``group`` is the digest of the group in which it is shared, or empty, and ``threshold`` is how
-    many of them can open it; ``used`` is the context of the sum for which it served, or None.
+    many of them can open it; ``used`` is the context of the sum for which it served, or None, and
+    ``summand`` a hash of what it has masked.
     """
 
     key_seed: str
@@ -66,6 +68,7 @@ class OwnSecret:
     group: str
     threshold: int
     used: str | None = None
+    summand: str | None = None
 
     @property
     def secrets(self) -> Secrets:
@@ -79,8 +82,8 @@ class SumRecord:
 
     Attributes
     ----------
-    received : str or None
-        The hash of what the server sent with a sum over the full roster.
+    question : str or None
+        The hash of what the server asked.
     participants : dict of str to list
         The public parts of all announcements, by the context of the attempt.
     signed : dict of str to list of str
@@ -89,7 +92,7 @@ class SumRecord:
         The hash of the request to open the sum that the agent has answered.
     """
 
-    received: str | None = None
+    question: str | None = None
     participants: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     signed: dict[str, list[str]] = field(default_factory=dict)
     opened: str | None = None
@@ -176,7 +179,6 @@ class SecureAgent:
         integers: Integers,
         *,
         complete: bool = False,
-        received: str | None = None,
     ) -> tuple[Integers, dict[str, Scalar]]:
         """Return integers with masks, and more metadata of the reply.
 
@@ -188,27 +190,32 @@ class SecureAgent:
             What is to be summed.
         complete : bool
             Whether the sum is over the full roster.
-        received : str, optional
-            The hash of what the server sent for a sum over the full roster.
         """
         state = self._load(message)
         record = state.sums.setdefault(_purpose(message), SumRecord())
         participants = _announcements(message)
-        colluders = self._colluders(message)
-        context = context_of(state.training, _purpose(message), participants, colluders)
+        colluders, question = self._colluders(message), question_of(message)
+        context = context_of(state.training, _purpose(message), participants, colluders, question)
+        # An update is computed once in a round: asked for it again, the agent would mask the answer
+        # to the first question as if it were that to the second.
+        if record.question not in (None, question):
+            raise SecureSumError("it has answered another question after the same round")
         if context not in record.participants:
             own = self._check_participants(state, message, participants, complete=complete)
             if record.opened is not None:
                 raise SecureSumError("it has opened a sum of this round, and sits out repeats")
             if own.used is not None:
                 raise SecureSumError("its secret was used for another sum")
-            if complete and record.received not in (None, received):
-                raise SecureSumError("it has answered another question after the same round")
-            own.used, record.received = context, received
+            own.used, record.question = context, question
             record.participants[context] = [each.public for each in participants]
-        secrets = next(each.secrets for each in state.secrets.values() if each.used == context)
-        result = masked(integers, self.name, secrets, participants, context, complete=complete)
-        more = self._announce(state, message) if complete else {}
+        own = next(each for each in state.secrets.values() if each.used == context)
+        # The difference of two vectors with the same masks has none.
+        summand = digest(integers.tobytes()).hex()
+        if own.summand not in (None, summand):
+            raise SecureSumError("its secret was used for another vector")
+        own.summand = summand
+        result = masked(integers, self.name, own.secrets, participants, context, complete=complete)
+        more = self._announce(state, message) if complete else {"context": context}
         self._save(state)
         return result, more
 

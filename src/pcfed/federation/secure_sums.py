@@ -5,7 +5,7 @@ A sum of updates takes three exchanges:
 ===========  ==================================  ==============================================
 message      in it                               reply of an agent
 ===========  ==================================  ==============================================
-``train``    announcements of all participants   its update, with masks
+``train``    announcements of all participants   its update, with masks, and the sum's context
 ``confirm``  who has replied: the survivors      its signature of that list
 ``unmask``   signatures, shares for the agent    its shares that open the sum, and
                                                  an announcement for the next round
@@ -40,7 +40,6 @@ from pcfed.federation.masking import (
     Introduction,
     combine,
     commitment,
-    context_of,
     group_digest,
     key_of,
     public_bytes,
@@ -237,16 +236,21 @@ class SecureSums:
         requests = {**dict.fromkeys(participants, train), **self._introduce(others)}
         replies, refused = self.exchange(requests, max(minimum, t))
         self._add_introductions(replies)
-        survivors = sorted(name for name in participants if name in replies)
+        # Agents that were asked the same have the same context, see `question_of`.
+        contexts = {
+            name: str(replies[name].metadata.get("context"))
+            for name in participants
+            if name in replies
+        }
+        context = max(sorted(contexts.values()), key=[*contexts.values()].count, default="")
+        survivors = sorted(name for name, each in contexts.items() if each == context)
         if len(survivors) < max(minimum, t):
             return f"{max(minimum, t)} agents must be in a sum"
         total = np.zeros(size, np.uint64)
         for name in survivors:
             total += integers_of(replies[name])
-        purpose = f"train {place}"
-        context = context_of(self.training, purpose, participants.values(), self.colluders)
-        asked = {"purpose": purpose, "context": context, "survivors": json.dumps(survivors)}
-        confirm = Request("confirm", asked, {})
+        asked = {"purpose": f"train {place}", "context": context}
+        confirm = Request("confirm", {**asked, "survivors": json.dumps(survivors)}, {})
         signed, _ = self.exchange(dict.fromkeys(survivors, confirm), t)
         signatures = {name: str(reply.metadata.get("signature")) for name, reply in signed.items()}
         signatures = {
