@@ -110,6 +110,7 @@ class SecretState(SavedJson):
     box: str
     agents: int
     identities: dict[str, str] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
     secrets: dict[str, OwnSecret] = field(default_factory=dict)
     place: tuple[int, int] = (0, 0)
     sums: dict[str, SumRecord] = field(default_factory=dict)
@@ -206,6 +207,7 @@ class SecureAgent:
                 raise SecureSumError("it has opened a sum of this round, and sits out repeats")
             if own.used is not None:
                 raise SecureSumError("its secret was used for another sum")
+            self._check_names(state, [each.name for each in participants], colluders)
             own.used, record.question = context, question
             record.participants[context] = [each.public for each in participants]
         own = next(each for each in state.secrets.values() if each.used == context)
@@ -371,7 +373,7 @@ class SecureAgent:
         group: list[Introduction] = []
         if "group" in metadata:
             group = [Introduction(*each) for each in json.loads(str(metadata["group"]))]
-            self._check_group(state, group)
+            self._check_group(state, group, colluders)
         announced = {}
         for kind, members in ((SHARED, group), (COMPLETE, ())):
             if kind == SHARED and not members:
@@ -389,11 +391,14 @@ class SecureAgent:
             announced[kind] = vars(made)
         return {"announcements": json.dumps(announced)}
 
-    def _check_group(self, state: SecretState, group: Sequence[Introduction]) -> None:
+    def _check_group(
+        self, state: SecretState, group: Sequence[Introduction], colluders: int
+    ) -> None:
         """Raise unless all keys of a group are known, or new and signed; remember new ones."""
         names = [each.name for each in group]
         if len(set(names)) != len(names) or self.name not in names:
             raise SecureSumError("the group for shares is not right")
+        self._check_names(state, names, colluders)
         for each in group:
             if not each.is_valid(state.training):
                 raise SecureSumError(f"the keys of {each.name} are not signed")
@@ -402,6 +407,23 @@ class SecureAgent:
         known = {*state.identities.values()}
         if len(known) != len(state.identities):
             raise SecureSumError("two names have the same key")
+
+    def _check_names(self, state: SecretState, names: Sequence[str], colluders: int) -> None:
+        """Raise if so few or so many agents can't be those of a sum; remember new names.
+
+        With fewer, the colluders would know all summands but one. With more agents than there are
+        in the training, the differences of sums over several full rosters would have few summands.
+        """
+        if len(names) < colluders + 2:
+            raise SecureSumError(
+                f"{len(names)} agents are too few for a sum with {colluders} colluders"
+            )
+        known = {*state.names, *names, self.name}
+        if len(known) > state.agents:
+            raise SecureSumError(
+                f"there are more than {state.agents} agents, the number of the training"
+            )
+        state.names = sorted(known)
 
     def _identity(self, state: SecretState, name: str, new: str | None = None) -> str:
         """Return the known public key of an agent; a new one is remembered."""
