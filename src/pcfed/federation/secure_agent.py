@@ -6,7 +6,8 @@ Whatever the server asks, in whatever order and however often, an agent
 2. opens one sum of a round, and then sits out repeats of the round;
 3. opens a sum only if at least t of those in it have signed who is in it;
 4. reveals a share of an agent's own mask or of its key, never both;
-5. adds to sums over the full roster once per round, or again with the same circumstances;
+5. adds to sums over the full roster once per round, or again with the same circumstances, and
+   only if the updates in all sums that it has opened count;
 6. does not go back to an earlier round, unless its owner consents.
 
 What breaks a rule is refused with a sentence in the agent's own log. All that the rules need to
@@ -38,7 +39,7 @@ from pcfed.federation.masking import (
     question_of,
     threshold,
 )
-from pcfed.federation.protocol import Message, Scalar
+from pcfed.federation.protocol import NO_ROUND, Message, Scalar
 from pcfed.federation.server_state import Place
 from pcfed.storage.saved import Metadata, SavedJson
 
@@ -100,7 +101,11 @@ class SumRecord:
 
 @dataclass
 class SecretState(SavedJson):
-    """What an agent remembers of secure sums, in a file that never leaves it."""
+    """What an agent remembers of secure sums, in a file that never leaves it.
+
+    ``names`` are those of all agents that it has heard of, ``opened`` is the place of the last sum
+    that it has opened, and ``counted`` has by agent the last round whose opened sum it was in.
+    """
 
     file_kind: ClassVar[str] = "file of an agent's secrets"
     format: ClassVar[int] = 1
@@ -115,6 +120,7 @@ class SecretState(SavedJson):
     place: tuple[int, int] = (0, 0)
     sums: dict[str, SumRecord] = field(default_factory=dict)
     opened: tuple[int, int] | None = None
+    counted: dict[str, int] = field(default_factory=dict)
 
     def _to_json(self) -> Metadata:
         return {
@@ -259,6 +265,7 @@ class SecureAgent:
             )
         shares = self._shares(state, message, record.participants[context], survivors)
         record.opened, state.opened = request, state.place
+        state.counted |= dict.fromkeys(survivors, state.place[1])
         announced = self._announce(state, message) if "group" in message.metadata else {}
         self._save(state)
         return {**shares, **announced}
@@ -311,17 +318,27 @@ class SecureAgent:
                 raise SecureSumError(f"the announcement of {each.name} was used before")
         if complete != (own.group == ""):
             raise SecureSumError("its secret is for sums of another kind")
-        if complete and not self._is_full(state, names):
-            raise SecureSumError("this sum must be over the full roster")
+        if complete:
+            self._check_complete(state, message, names)
         if not complete and len(names) < own.threshold:
             raise SecureSumError(f"{len(names)} agents are too few for a sum")
         return own
 
-    def _is_full(self, state: SecretState, names: Sequence[str]) -> bool:
-        """Return whether these are all agents of the training."""
-        if self.roster is not None and not set(self.roster.keys) >= set(names):
-            return False
-        return len(names) == state.agents
+    def _check_complete(self, state: SecretState, message: Message, names: Sequence[str]) -> None:
+        """Raise unless all agents of the training are in a sum, each with all its updates.
+
+        If the server could tell one agent that its last update did not count, then the difference
+        of the sum and of that with the update would be due to this agent alone.
+        """
+        if len(names) != state.agents:
+            raise SecureSumError("this sum must be over the full roster")
+        accepted = json.loads(str(message.metadata["accepted"]))
+        if accepted[self.name] != int(message.metadata["accepted_round"]):
+            raise SecureSumError("the server tells others another last update of this agent")
+        for name in names:
+            # An update of this round would count before the sum of the round is known.
+            if not state.counted.get(name, NO_ROUND) <= accepted[name] < state.place[1]:
+                raise SecureSumError(f"the last update of {name} can't be that of {accepted[name]}")
 
     def _check_survivors(
         self, state: SecretState, message: Message, context: str, survivors: Sequence[str]
@@ -461,6 +478,8 @@ class SecureAgent:
         place = int(metadata["rollbacks"]), int(metadata["round"])
         if place < state.place:
             raise SecureSumError("a message of a sum that is over")
+        if place[0] > state.place[0]:
+            state.counted = {}
         if place > state.place:
             state.place, state.sums = place, {}
         return state
