@@ -274,7 +274,7 @@ def test_a_sum_that_was_opened_is_not_left_out(tmp_path):
 # -- anything -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**32), m=st.sampled_from([4, 5]), often=st.sampled_from([0.05, 0.15]))
 def test_random_faults(seed, m, often):
     problem, rng = classifiers(m), np.random.default_rng(seed)

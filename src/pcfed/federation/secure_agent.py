@@ -223,7 +223,9 @@ class SecureAgent:
             raise SecureSumError("its secret was used for another vector")
         own.summand = summand
         result = masked(integers, self.name, own.secrets, participants, context, complete=complete)
-        more = self._announce(state, message) if complete else {"context": context}
+        more: dict[str, Scalar] = {"context": context}
+        if complete:
+            more = self._announce(state, message)
         self._save(state)
         return result, more
 
