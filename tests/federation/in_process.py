@@ -12,6 +12,7 @@ import numpy as np
 from pcfed.federation import Client, Server, ServerConfig
 from pcfed.federation.identity import Identity
 from pcfed.federation.paths import HISTORY
+from pcfed.federation.protocol import PROTOCOL_VERSION, Message
 from pcfed.federation.secure_agent import SecureAgent
 from tests.federations import classifiers
 
@@ -37,20 +38,42 @@ class FaultyTransport:
             fault = faults.get(name, "delivered")
             if fault in ("lost", "dies before"):
                 continue
-            reply = self.clients[name].handle(message)
+            reply = self.answer(name, message)
             if fault in ("reply lost", "dies after"):
                 continue
             if fault == "twice":
-                again = self.clients[name].handle(message)
+                again = self.answer(name, message)
                 for key, vector in reply.vectors.items():
                     np.testing.assert_array_equal(vector, again.vectors[key])
             self.replies.append(reply)
             yield reply
 
+    def answer(self, name, message):
+        return self.clients[name].handle(message)
+
+
+class RefusingTransport(FaultyTransport):
+    """A transport in which agents that refuse a message say so, as Flower's apps do."""
+
+    def answer(self, name, message):
+        try:
+            return super().answer(name, message)
+        except ValueError as error:
+            metadata = {"name": name, "protocol": PROTOCOL_VERSION, "reason": str(error)}
+            return Message("error", metadata)
+
 
 @contextmanager
 def federation(
-    folder: Path, algorithm, rounds, faults=(), *, problem=None, owner=None, **options
+    folder: Path,
+    algorithm,
+    rounds,
+    faults=(),
+    *,
+    problem=None,
+    owner=None,
+    transport=FaultyTransport,
+    **options,
 ) -> Iterator[tuple]:
     """Yield a problem, its clients and a server; ``owner`` has the options of all clients."""
     problem = problem or classifiers()
@@ -63,7 +86,7 @@ def federation(
         clients[name] = Client(name, agent, folder / name, batch=0.3, **more)
     options = {**OPTIONS, **options}
     config = ServerConfig("a test", tuple(names), problem.n, algorithm, rounds, **options)
-    with Server(config, FaultyTransport(clients, faults), folder / "server") as server:
+    with Server(config, transport(clients, faults), folder / "server") as server:
         yield problem, clients, server
 
 

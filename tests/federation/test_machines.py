@@ -193,7 +193,7 @@ def test_a_federation_of_several_machines_has_the_numbers_of_the_simulator(tmp_p
             agent.send_signal(signal.SIGINT)
             assert agent.wait(30) == 0
             assert "is connected.\nStopped.\n" in agent.stdout.read()
-        assert "Stopped 1 processes." in pcfed(tmp_path, "down", "--folder", "server")
+        assert "Stopped 1 process." in pcfed(tmp_path, "down", "--folder", "server")
     check_models(tmp_path)
 
 

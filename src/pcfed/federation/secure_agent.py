@@ -39,7 +39,7 @@ from pcfed.federation.masking import (
     open_shares,
     threshold,
 )
-from pcfed.federation.protocol import Message, Scalar, question_digest
+from pcfed.federation.protocol import NO_ROUND, Message, Scalar, question_digest
 from pcfed.federation.server_state import Place
 from pcfed.storage.saved import Metadata, SavedJson
 
@@ -63,7 +63,8 @@ class OwnSecret:
     """A secret that the agent has announced.
 
     ``group`` is the digest of the group in which it is shared, or empty, and ``threshold`` is how
-    many of them can open it; ``used`` is the context of the sum for which it served, or None.
+    many of them can open it; ``used`` is the context of the sum for which it served, or None, and
+    ``summand`` is a hash of what it has masked.
     """
 
     key_seed: str
@@ -71,6 +72,7 @@ class OwnSecret:
     group: str
     threshold: int
     used: str | None = None
+    summand: str | None = None
 
     @property
     def secrets(self) -> Secrets:
@@ -102,7 +104,13 @@ class SumRecord:
 
 @dataclass
 class SecretState(SavedJson):
-    """What an agent remembers of secure sums, in a file that never leaves it."""
+    """What an agent remembers of secure sums, in a file that never leaves it.
+
+    ``names`` are those of all agents that it has heard of, ``opened`` is the place of the last sum
+    that it has opened, ``counted`` has by agent the last round whose opened sum it was in, and
+    ``answered`` has by kind the last question over the full roster: rollbacks, accepted round and
+    hash.
+    """
 
     file_kind: ClassVar[str] = "file of an agent's secrets"
     format: ClassVar[int] = 1
@@ -112,12 +120,13 @@ class SecretState(SavedJson):
     box: str
     agents: int
     identities: dict[str, str] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
     secrets: dict[str, OwnSecret] = field(default_factory=dict)
     place: tuple[int, int] = (0, 0)
     sums: dict[str, SumRecord] = field(default_factory=dict)
     opened: tuple[int, int] | None = None
+    counted: dict[str, int] = field(default_factory=dict)
     answered: dict[str, list[Any]] = field(default_factory=dict)
-    """The last question over the full roster, by kind: rollbacks, accepted round, hash."""
 
     def _to_json(self) -> Metadata:
         return {
@@ -202,7 +211,7 @@ class SecureAgent:
         """
         state = self._load(message)
         record, question = _hear(state, message)
-        participants = _announcements(message)
+        participants, colluders = _announcements(message), self._colluders(message)
         context = context_of(question, participants)
         if context not in record.participants:
             own = self._check_participants(state, message, participants, complete=complete)
@@ -210,12 +219,18 @@ class SecureAgent:
                 raise SecureSumError("it has opened a sum of this round, and sits out repeats")
             if own.used is not None:
                 raise SecureSumError("its secret was used for another sum")
+            self._check_names(state, [each.name for each in participants], colluders)
             if complete:
                 self._check_question(state, message, question)
             own.used = context
             record.participants[context] = [each.public for each in participants]
-        secrets = next(each.secrets for each in state.secrets.values() if each.used == context)
-        result = masked(integers, self.name, secrets, participants, context, complete=complete)
+        own = next(each for each in state.secrets.values() if each.used == context)
+        # The difference of two vectors with the same masks has none.
+        summand = digest(integers.tobytes()).hex()
+        if own.summand not in (None, summand):
+            raise SecureSumError("its secret was used for another vector")
+        own.summand = summand
+        result = masked(integers, self.name, own.secrets, participants, context, complete=complete)
         more = self._announce(state, message) if complete else {}
         self._save(state)
         return result, {**more, "context": context}
@@ -258,6 +273,7 @@ class SecureAgent:
             )
         shares = self._shares(state, message, record.participants[context], survivors)
         record.opened, state.opened = request, state.place
+        state.counted |= dict.fromkeys(survivors, state.place[1])
         announced = self._announce(state, message) if "group" in message.metadata else {}
         self._save(state)
         return {**shares, **announced}
@@ -310,11 +326,27 @@ class SecureAgent:
                 raise SecureSumError(f"the announcement of {each.name} was used before")
         if complete != (own.group == ""):
             raise SecureSumError("its secret is for sums of another kind")
-        if complete and not self._is_full(state, names):
-            raise SecureSumError("this sum must be over the full roster")
+        if complete:
+            self._check_complete(state, message, names)
         if not complete and len(names) < max(own.threshold, self._minimum):
             raise SecureSumError(f"{len(names)} agents are too few for a sum")
         return own
+
+    def _check_complete(self, state: SecretState, message: Message, names: Sequence[str]) -> None:
+        """Raise unless all agents of the training are in a sum, each with all its updates.
+
+        If the server could tell one agent that its last update did not count, then the difference
+        of the sum and of that with the update would be due to this agent alone.
+        """
+        if not self._is_full(state, names):
+            raise SecureSumError("this sum must be over the full roster")
+        accepted = json.loads(str(message.metadata["accepted"]))
+        if accepted[self.name] != int(message.metadata["accepted_round"]):
+            raise SecureSumError("the server tells others another last update of this agent")
+        for name in names:
+            # An update of this round would count before the sum of the round is known.
+            if not state.counted.get(name, NO_ROUND) <= accepted[name] < state.place[1]:
+                raise SecureSumError(f"the last update of {name} can't be that of {accepted[name]}")
 
     def _check_question(self, state: SecretState, message: Message, question: str) -> None:
         """Raise if the agent has answered another question since its last accepted update."""
@@ -408,8 +440,7 @@ class SecureAgent:
         names = [each.name for each in group]
         if len(set(names)) != len(names) or self.name not in names:
             raise SecureSumError("the group for shares is not right")
-        if len(names) < max(colluders + MIN_HONEST, self._minimum):
-            raise SecureSumError(f"{len(names)} agents are too few for a sum")
+        self._check_names(state, names, colluders)
         for each in group:
             if not each.is_valid(state.training):
                 raise SecureSumError(f"the keys of {each.name} are not signed")
@@ -418,6 +449,23 @@ class SecureAgent:
         known = {*state.identities.values()}
         if len(known) != len(state.identities):
             raise SecureSumError("two names have the same key")
+
+    def _check_names(self, state: SecretState, names: Sequence[str], colluders: int) -> None:
+        """Raise if so few or so many agents can't be those of a sum; remember new names.
+
+        With fewer, the colluders would know all summands but one. With more agents than there are
+        in the training, the differences of sums over several full rosters would have few summands.
+        """
+        if len(names) < max(colluders + MIN_HONEST, self._minimum):
+            raise SecureSumError(
+                f"{len(names)} agents are too few for a sum with {colluders} colluders"
+            )
+        known = {*state.names, *names, self.name}
+        if len(known) > state.agents:
+            raise SecureSumError(
+                f"there are more than {state.agents} agents, the number of the training"
+            )
+        state.names = sorted(known)
 
     def _identity(self, state: SecretState, name: str, new: str | None = None) -> str:
         """Return the known public key of an agent; a new one is remembered."""
@@ -465,6 +513,8 @@ class SecureAgent:
         place = int(metadata["rollbacks"]), int(metadata["round"])
         if place < state.place:
             raise SecureSumError("a message of a sum that is over")
+        if place[0] > state.place[0]:
+            state.counted = {}
         if place > state.place:
             state.place, state.sums = place, {}
         return state
@@ -488,7 +538,7 @@ def _hear(state: SecretState, message: Message) -> tuple[SumRecord, str]:
         question_digest(message),
     )
     if record.question not in (None, question):
-        raise SecureSumError("the server has asked something else in the same round")
+        raise SecureSumError("it has heard another question in the same round")
     record.question = question
     return record, question
 

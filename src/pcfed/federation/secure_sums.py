@@ -455,6 +455,8 @@ class SecureSums:
             introduction is not None
             and (found.name, found.place) == (name, str(place))
             and right_group
+            and isinstance(found.shares, dict)
+            and isinstance(found.checks, dict)
             and found.is_valid(self.training, introduction.identity)
         ):
             self._announced[kind][name] = found

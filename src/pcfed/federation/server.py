@@ -412,7 +412,8 @@ class Server:
     ) -> Integers:
         """Return a secure sum over all agents, or raise."""
         assert self._secure is not None
-        found = self._secure.sum_all(kind, self._place, size, vectors or {}, metadata or {})
+        more = {**(metadata or {}), "accepted": json.dumps(dict(self.state.accepted))}
+        found = self._secure.sum_all(kind, self._place, size, vectors or {}, more)
         if isinstance(found, dict):
             raise _missing_agents(purpose, found)
         return found

@@ -1,0 +1,694 @@
+"""An agent's rules in secure sums: each test plays what a dishonest server could try."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pcfed.federation.identity import Identity, Roster
+from pcfed.federation.masking import (
+    Announcement,
+    SecureSumError,
+    combine,
+    key_of,
+    own_mask,
+    pair_mask,
+    threshold,
+)
+from pcfed.federation.protocol import Message
+from pcfed.federation.secure_agent import SecureAgent
+
+NAMES = ("east", "north", "south", "west")
+IDENTITIES = {name: Identity.create() for name in (*NAMES, "stranger")}
+T = threshold(len(NAMES), 1)
+SUMMANDS = {name: np.arange(5, dtype=np.uint64) * np.uint64(i + 1) for i, name in enumerate(NAMES)}
+
+
+def message(kind, place=(0, 0), vectors=None, **metadata):
+    common = {
+        "training": "a test",
+        "m": len(NAMES),
+        "rollbacks": place[0],
+        "round": place[1],
+        "colluders": 1,
+        "accepted_round": -1,
+        "grid": 0.5,
+    }
+    return Message(kind, common | metadata, vectors or {})
+
+
+class Agents:
+    """Four agents, and a server that asks them whatever a test wants."""
+
+    def __init__(self, folder, roster=None):
+        self.folder = folder
+        self.agents = {
+            name: SecureAgent(name, IDENTITIES[name], folder / f"{name}.json", roster)
+            for name in NAMES
+        }
+        self.group = [self.introduction(name) for name in NAMES]
+
+    def __getitem__(self, name):
+        return self.agents[name]
+
+    def contents(self, name):
+        return (self.folder / f"{name}.json").read_bytes()
+
+    def introduction(self, name, place=(0, 0)):
+        reply = self.agents[name].introduce(message("introduce", place))
+        return json.loads(reply["introduction"])
+
+    def announce(self, kind="shared", place=(0, 0), names=NAMES, group=None, **metadata):
+        """Return new announcements by agent."""
+        text = json.dumps(self.group if group is None else group)
+        asked = message("announce", place, group=text, next_place=f"{place[0]} {place[1]}")
+        asked = Message("announce", {**asked.metadata, **metadata})
+        replies = {name: self.agents[name].announce(asked) for name in names}
+        return {n: Announcement(**json.loads(r["announcements"])[kind]) for n, r in replies.items()}
+
+    def mask(self, name, announced, place=(0, 0), kind="train", summand=None, **metadata):
+        """Return an agent's masked summand, and the context of the sum."""
+        listed = json.dumps([each.public for each in announced.values()])
+        complete = kind != "train"
+        if complete:
+            # All updates so far were accepted.
+            accepted = dict.fromkeys(NAMES, place[1] - 1)
+            metadata = {"accepted_round": place[1] - 1} | metadata
+            defaults = {"next_place": f"{place[0]} {place[1]}", "accepted": json.dumps(accepted)}
+            metadata = defaults | metadata
+        asked = message(kind, place, participants=listed, **metadata)
+        found = SUMMANDS[name] if summand is None else summand
+        masked, more = self.agents[name].mask(asked, found, complete=complete)
+        return masked, more.get("context")
+
+    def train(self, announced, names=NAMES, place=(0, 0)):
+        """Return the masked summands of agents, and the context of the sum."""
+        found = {name: self.mask(name, announced, place) for name in names}
+        (context,) = {context for _, context in found.values()}
+        return {name: masked for name, (masked, _) in found.items()}, context
+
+    def asked(self, kind, context, survivors, place=(0, 0), **metadata):
+        text = json.dumps(list(survivors))
+        purpose = f"train {place[0]} {place[1]}"
+        more = {"purpose": purpose, "context": context, "survivors": text} | metadata
+        return message(kind, place, **more)
+
+    def confirm(self, name, context, survivors, place=(0, 0), **metadata):
+        asked = self.asked("confirm", context, survivors, place, **metadata)
+        return self.agents[name].confirm(asked)["signature"]
+
+    def signatures(self, context, survivors, names=None, place=(0, 0)):
+        return {n: self.confirm(n, context, survivors, place) for n in names or survivors}
+
+    def unmask(self, name, context, survivors, signatures, announced, place=(0, 0), **metadata):
+        shares = {other: each.shares.get(name, "") for other, each in announced.items()}
+        texts = {"signatures": json.dumps(signatures), "shares": json.dumps(shares)} | metadata
+        reply = self.agents[name].unmask(self.asked("unmask", context, survivors, place, **texts))
+        return json.loads(reply["mask_shares"]), json.loads(reply["key_shares"])
+
+    def refuses(self, name, match, call: Callable, *arguments, **options):
+        """Check that an agent refuses a message, and that nothing changes on its disk."""
+        before = self.contents(name)
+        with pytest.raises(SecureSumError, match=match):
+            call(*arguments, **options)
+        assert self.contents(name) == before
+
+
+@pytest.fixture
+def agents(tmp_path):
+    return Agents(tmp_path)
+
+
+def opened(agents, announced, survivors, place=(0, 0)):
+    """Run a sum of these survivors to its end; return the context and the signatures."""
+    _, context = agents.train(announced, place=place)
+    signatures = agents.signatures(context, survivors, place=place)
+    for name in survivors:
+        agents.unmask(name, context, survivors, signatures, announced, place)
+    return context, signatures
+
+
+def test_a_sum_that_follows_the_rules(agents):
+    announced = agents.announce()
+    masked, context = agents.train(announced)
+    survivors = ["east", "north", "west"]
+    signatures = agents.signatures(context, survivors)
+    answers = {n: agents.unmask(n, context, survivors, signatures, announced) for n in survivors}
+    positions = {name: i + 1 for i, name in enumerate(NAMES)}
+    total = np.sum([masked[name] for name in survivors], axis=0, dtype=np.uint64)
+    for name in survivors:
+        shares = [(positions[n], bytes.fromhex(masks[name])) for n, (masks, _) in answers.items()]
+        total -= own_mask(combine(shares), context, 5)
+        assert all(name not in keys for _, keys in answers.values())
+    shares = [(positions[n], bytes.fromhex(keys["south"])) for n, (_, keys) in answers.items()]
+    key = key_of(combine(shares))
+    for name in survivors:
+        total += pair_mask(key, "south", announced[name], context, 5)
+    expected = np.sum([SUMMANDS[name] for name in survivors], axis=0, dtype=np.uint64)
+    np.testing.assert_array_equal(total, expected)
+    assert all("south" not in masks for masks, _ in answers.values())
+
+
+def test_only_the_owner_may_read_the_secrets(agents):
+    agents.announce()
+    for name in NAMES:
+        assert (agents.folder / f"{name}.json").stat().st_mode & 0o777 == 0o600
+
+
+# -- rule 1: a secret is for one vector in one sum ------------------------------------------------
+
+
+def test_a_secret_serves_once(agents):
+    """Two sums with one secret: the key is opened in one of them, the own mask in the other."""
+    announced, others = agents.announce(), agents.announce()
+    agents.mask("west", announced)
+    mixed = others | {"west": announced["west"]}
+    agents.refuses("west", "announcement of west was used before", agents.mask, "west", mixed)
+    fewer = {name: announced[name] for name in NAMES if name != "south"}
+    agents.refuses("west", "was used before", agents.mask, "west", fewer)
+
+
+def test_an_announcement_of_another_agent_serves_once(agents):
+    announced, others = agents.announce(), agents.announce()
+    agents.mask("west", announced)
+    mixed = others | {"east": announced["east"]}
+    agents.refuses("west", "announcement of east was used before", agents.mask, "west", mixed)
+    agents.mask("west", others)
+
+
+def test_the_same_question_has_the_same_answer_and_another_vector_none(agents):
+    """The difference of two vectors with the same masks is the difference of the summands."""
+    announced = agents.announce()
+    first, again = (agents.mask("west", announced)[0] for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, SUMMANDS["west"])
+    changed = np.uint64(2) * SUMMANDS["west"]
+    agents.refuses(
+        "west", "used for another vector", agents.mask, "west", announced, summand=changed
+    )
+
+
+@pytest.mark.parametrize("kind", ["train", "audit", "objective_terms"])
+@pytest.mark.parametrize("key", ["grid", "step", "vectors"])
+def test_a_question_can_not_change_in_a_round(agents, kind, key):
+    """With the grid twice as fine, the integers double, and the masks would not."""
+    which = "shared" if kind == "train" else "complete"
+    announced, others = agents.announce(which), agents.announce(which)
+    more: dict = {key: {"x": np.ones(2)} if key == "vectors" else 0.25}
+    agents.mask("west", announced, kind=kind)
+    for each in (announced, others):
+        agents.refuses("west", "another question", agents.mask, "west", each, kind=kind, **more)
+    if kind == "train":
+        agents.mask("west", others)
+
+
+@pytest.mark.parametrize("kind", ["train", "audit"])
+def test_masks_cancel_only_among_agents_that_are_asked_the_same(agents, kind):
+    """A server sends all but one agent a question to which it knows the answer."""
+    zero, complete = np.zeros(5, np.uint64), kind != "train"
+    for change in (False, True):
+        announced = agents.announce("complete" if complete else "shared", (0, int(change)))
+        total, contexts = np.zeros(5, np.uint64), set()
+        for name in NAMES:
+            more = {"steps": 0} if change and name != "west" else {"steps": 5}
+            summand = SUMMANDS["west"] if name == "west" else zero
+            place = (0, int(change))
+            sent, context = agents.mask(name, announced, place, kind, summand=summand, **more)
+            total += sent
+            contexts.add(context)
+        if complete:
+            assert np.array_equal(total, SUMMANDS["west"]) == (not change)
+        else:
+            assert len(contexts) == 1 + change
+
+
+def test_what_is_different_for_every_agent_may_change(agents):
+    agents.mask("west", agents.announce(), position=1, accepted_round=3)
+    agents.mask("west", agents.announce(), position=2, accepted_round=2)
+
+
+def test_a_server_can_not_try_many_limits_in_a_round(agents):
+    agents.mask("west", agents.announce(), norm_limit=1.0)
+    options = {"norm_limit": 9.0}
+    agents.refuses("west", "another question", agents.mask, "west", agents.announce(), **options)
+
+
+def test_announcements_are_for_one_round(agents):
+    announced = agents.announce()
+    agents.refuses("west", "for another sum", agents.mask, "west", announced, (0, 1))
+    agents.refuses("west", "for another sum", agents.mask, "west", announced, (1, 0))
+    fresh = agents.announce(place=(0, 1))
+    mixed = fresh | {"east": announced["east"]}
+    agents.refuses("west", "announcement of east is for", agents.mask, "west", mixed, (0, 1))
+
+
+@pytest.mark.parametrize("field", ["place", "group", "mask_key", "commitment", "share_key"])
+def test_announcements_must_be_signed(agents, field):
+    announced, others = agents.announce(), agents.announce()
+    wrong = {**announced["east"].public, field: others["east"].public[field]}
+    if field in ("place", "group"):
+        wrong[field] = "0 1"
+    mixed = announced | {"east": Announcement(**wrong)}
+    agents.refuses("west", "east is not signed by it", agents.mask, "west", mixed)
+    renamed = announced | {"east": Announcement(**{**announced["north"].public, "name": "east"})}
+    agents.refuses("west", "east is not signed by it", agents.mask, "west", renamed)
+
+
+def test_an_agent_must_be_in_a_sum_once_with_its_own_secret(agents):
+    announced = agents.announce()
+    without = {name: announced[name] for name in NAMES[:3]}
+    agents.refuses("west", "none of its own secrets", agents.mask, "west", without)
+    twice = announced | {"again": announced["east"]}
+    agents.refuses("west", "an agent is there twice", agents.mask, "west", twice)
+    few = {name: announced[name] for name in ("east", "west")}
+    agents.refuses("west", "2 agents are too few", agents.mask, "west", few)
+
+
+# -- rules 2 to 4: opening ------------------------------------------------------------------------
+
+
+def test_one_list_of_survivors_is_signed(agents):
+    """With two lists, own masks of all agents would be opened by one, and keys by the other."""
+    announced = agents.announce()
+    _, context = agents.train(announced)
+    agents.confirm("west", context, NAMES)
+    assert agents.confirm("west", context, NAMES)
+    other = ["east", "north", "west"]
+    agents.refuses("west", "signed another list", agents.confirm, "west", context, other)
+
+
+def test_one_list_of_survivors_is_opened(agents):
+    announced = agents.announce()
+    context, signatures = opened(agents, announced, NAMES)
+    first, again = (agents.unmask("west", context, NAMES, signatures, announced) for _ in range(2))
+    assert first == again
+    fewer = ["east", "north", "west"]
+    forged = {n: IDENTITIES[n].sign("survivors", context, *fewer).hex() for n in fewer}
+    arguments = "west", context, fewer, forged, announced
+    agents.refuses("west", "opened another sum of this round", agents.unmask, *arguments)
+
+
+def test_of_two_attempts_at_a_round_one_is_opened(agents):
+    """The difference of two sums over different agents would be the summand of one."""
+    first, second = agents.announce(), agents.announce()
+    _, one = agents.train(first)
+    _, two = agents.train(second)
+    fewer = ["east", "north", "west"]
+    signed = agents.signatures(one, NAMES), agents.signatures(two, fewer)
+    agents.unmask("west", one, NAMES, signed[0], first)
+    arguments = "west", two, fewer, signed[1], second
+    agents.refuses("west", "opened another sum of this round", agents.unmask, *arguments)
+
+
+def test_an_agent_sits_out_repeats_of_a_round_that_it_has_opened(agents):
+    announced = agents.announce()
+    opened(agents, announced, NAMES)
+    agents.refuses("west", "sits out repeats", agents.mask, "west", agents.announce())
+    agents.mask("west", announced)  # the same once more
+    agents.mask("west", agents.announce(place=(0, 1)), (0, 1))
+
+
+def test_a_repeat_without_the_announcement_of_an_absent_agent(agents):
+    """South is absent in one attempt; its late update must not be opened by the next one."""
+    announced = agents.announce()
+    survivors = ["east", "north", "west"]
+    context, _ = opened(agents, announced, survivors)
+    forged = {n: IDENTITIES[n].sign("survivors", context, *NAMES).hex() for n in NAMES}
+    arguments = "west", context, NAMES, forged, announced
+    agents.refuses("west", "opened another sum", agents.unmask, *arguments)
+
+
+def test_t_valid_signatures_are_needed(agents):
+    announced = agents.announce()
+    _, context = agents.train(announced)
+    valid = agents.signatures(context, NAMES)
+    fewer = ["east", "north", "west"]
+    few = dict(list(valid.items())[: T - 1])
+    cases = {
+        "too few": few,
+        "none": {},
+        "of another agent": few | {"west": valid["east"]},
+        "of somebody else": few | {"stranger": sign("stranger", context, NAMES)},
+        "for another context": few | {"west": sign("west", "ab", NAMES)},
+        "for another list": few | {"west": sign("west", context, fewer)},
+        "of something else": few | {"west": IDENTITIES["west"].sign(context, *NAMES).hex()},
+        "empty": few | {"west": ""},
+    }
+    for signatures in cases.values():
+        arguments = "west", context, NAMES, signatures, announced
+        agents.refuses("west", "2 agents have signed|0 agents have", agents.unmask, *arguments)
+    agents.unmask("west", context, NAMES, dict(list(valid.items())[:T]), announced)
+
+
+def sign(name, context, survivors):
+    return IDENTITIES[name].sign("survivors", context, *survivors).hex()
+
+
+@pytest.mark.parametrize(
+    ("survivors", "match"),
+    [
+        (["north", "west"], "2 agents are in the sum, and 3 must be"),
+        (["west"], "1 agents are in the sum"),
+        (["east", "north", "south"], "it is not in the sum"),
+        ([*NAMES, "zebra"], "list of those who are in the sum is not right"),
+        (["east", "north", "north", "west"], "is not right"),
+        (["west", "north", "east"], "is not right"),
+        ([], "it is not in the sum"),
+    ],
+)
+def test_lists_of_survivors_that_are_refused(agents, survivors, match):
+    announced = agents.announce()
+    _, context = agents.train(announced)
+    agents.refuses("west", match, agents.confirm, "west", context, survivors)
+    signatures = {n: sign(n, context, survivors) for n in NAMES}
+    arguments = "west", context, survivors, signatures, announced
+    agents.refuses("west", match, agents.unmask, *arguments)
+
+
+def test_only_sums_in_which_the_agent_took_part(agents):
+    announced = agents.announce()
+    _, context = agents.train(announced, NAMES[:3])
+    signatures = agents.signatures(context, NAMES[:3])
+    agents.refuses("west", "not taken part", agents.confirm, "west", context, NAMES)
+    arguments = "west", context, NAMES, signatures, announced
+    agents.refuses("west", "not taken part", agents.unmask, *arguments)
+    options = {"purpose": "audit 0 0"}
+    agents.refuses("east", "not taken", agents.confirm, "east", context, NAMES, **options)
+
+
+def test_shares_are_of_the_announcements_in_the_sum(agents):
+    """Shares of another round or attempt can't be opened under the names of this one."""
+    old = agents.announce()
+    announced = agents.announce()
+    survivors = ["east", "north", "west"]
+    _, context = agents.train(announced)
+    signatures = agents.signatures(context, survivors)
+    masks, keys = agents.unmask("west", context, survivors, signatures, old)
+    assert (masks, keys) == ({}, {})
+    swapped = announced | {"south": announced["east"], "east": announced["south"]}
+    masks, keys = agents.unmask("west", context, survivors, signatures, swapped)
+    assert (set(masks), keys) == ({"north", "west"}, {})
+    masks, keys = agents.unmask("west", context, survivors, signatures, announced)
+    assert (set(masks), set(keys)) == (set(survivors), {"south"})
+
+
+# -- rule 5: sums over the full roster ------------------------------------------------------------
+
+
+def test_secrets_with_shares_are_not_for_complete_sums(agents):
+    """In a complete sum there is no own mask: whoever opens the key has the summand."""
+    shared = agents.announce()
+    agents.refuses(
+        "west", "secret is for sums of another kind", agents.mask, "west", shared, kind="audit"
+    )
+    complete = agents.announce("complete")
+    agents.refuses("west", "for sums of another kind", agents.mask, "west", complete)
+
+
+def test_a_complete_sum_is_over_all_agents(agents):
+    announced = agents.announce("complete")
+    fewer = {name: announced[name] for name in NAMES[1:]}
+    agents.refuses("west", "over the full roster", agents.mask, "west", fewer, kind="audit")
+
+
+def test_there_are_no_more_agents_than_the_training_has(tmp_path):
+    """With five agents and m = 4, differences of two sums over four agents have two summands."""
+    agents = Agents(tmp_path)
+    fifth = SecureAgent("stranger", IDENTITIES["stranger"], tmp_path / "stranger.json")
+    stranger = json.loads(fifth.introduce(message("introduce"))["introduction"])
+    agents.announce()
+    group = [*agents.group[1:], stranger]
+    options = {"names": ["west"], "group": group}
+    agents.refuses("west", "more than 4 agents", agents.announce, **options)
+    options["group"] = [*agents.group, stranger]
+    agents.refuses("west", "more than 4 agents", agents.announce, **options)
+
+
+@pytest.mark.parametrize("colluders", [1, 2, 3, 9])
+def test_beside_the_colluders_there_are_two_agents(agents, colluders):
+    """With one colluder in a sum of two agents, the server would learn the other's summand."""
+    group = agents.group[-min(4, colluders + 1) :]
+    options = {"names": ["west"], "group": group, "colluders": colluders}
+    agents.refuses("west", "too few for a sum with", agents.announce, **options)
+
+
+def test_one_question_of_a_kind_in_a_round(agents):
+    vectors = {"x": np.ones(3)}
+    sent, _ = agents.mask("west", agents.announce("complete"), kind="audit", vectors=vectors)
+    announced = agents.announce("complete")
+    others = {"x": np.ones(3) + 1e-15}
+    options = {"kind": "audit", "vectors": others}
+    agents.refuses("west", "another question", agents.mask, "west", announced, **options)
+    options = {"kind": "audit", "vectors": vectors, "audited": '{"unknown": 3}'}
+    agents.refuses("west", "another question", agents.mask, "west", announced, **options)
+    again, _ = agents.mask("west", announced, kind="audit", vectors=vectors)
+    assert not np.array_equal(again, sent)  # other masks, and the same summand
+    agents.mask("west", agents.announce("complete"), kind="gap_term", vectors=others)
+
+
+def test_one_question_until_the_next_accepted_update(agents):
+    """A server that invents rounds gets no more sums from the same states."""
+    announced = agents.announce("complete", (0, 1))
+    agents.mask("west", announced, (0, 1), "audit")
+    options = {"accepted_round": 0, "accepted": json.dumps(dict.fromkeys(NAMES, 0))}
+    announced = agents.announce("complete", (0, 7))
+    arguments = "west", announced, (0, 7), "audit"
+    agents.refuses("west", "since its last accepted", agents.mask, *arguments, **options)
+    agents.mask(*arguments)
+
+
+def test_the_same_question_again_has_the_same_sum(agents):
+    for _ in range(2):
+        announced = agents.announce("complete")
+        sent = [agents.mask(name, announced, kind="audit")[0] for name in NAMES]
+        expected = np.sum(list(SUMMANDS.values()), axis=0, dtype=np.uint64)
+        np.testing.assert_array_equal(np.sum(sent, axis=0, dtype=np.uint64), expected)
+
+
+def test_an_opened_update_counts_in_complete_sums(agents):
+    """If south alone is told that its update did not count, a difference of sums is its update."""
+    opened(agents, agents.announce(), NAMES)
+    announced = agents.announce("complete", (0, 1))
+    wrong = json.dumps({**dict.fromkeys(NAMES, 0), "south": -1})
+    more = {"kind": "audit", "accepted_round": 0}
+    refused = "the last update of south can't be"
+    arguments = "west", announced, (0, 1)
+    agents.refuses("west", refused, agents.mask, *arguments, accepted=wrong, **more)
+    early = json.dumps({**dict.fromkeys(NAMES, 0), "south": 1})
+    agents.refuses("west", refused, agents.mask, *arguments, accepted=early, **more)
+    right = json.dumps(dict.fromkeys(NAMES, 0))
+    more["accepted_round"] = -1
+    agents.refuses("west", "tells others another", agents.mask, *arguments, accepted=right, **more)
+    more["accepted_round"] = 0
+    agents.mask(*arguments, accepted=right, **more)
+
+
+# -- rule 6: rounds -------------------------------------------------------------------------------
+
+
+def test_earlier_rounds_are_over(agents):
+    announced = agents.announce()
+    _, context = agents.train(announced)
+    signatures = agents.signatures(context, NAMES)
+    agents.introduction("west", (0, 1))
+    over = "a message of a sum that is over"
+    agents.refuses("west", over, agents.mask, "west", announced)
+    agents.refuses("west", over, agents.confirm, "west", context, NAMES)
+    agents.refuses("west", over, agents.introduction, "west")
+    arguments = "west", context, NAMES, signatures, announced
+    agents.refuses("west", over, agents.unmask, *arguments)
+    later = {"place": (0, 1), "purpose": "train 0 0"}
+    agents.refuses("west", "not taken part", agents.unmask, *arguments, **later)
+
+
+def test_an_update_that_was_opened_must_count(agents):
+    opened(agents, agents.announce(), NAMES)
+    agent = agents["west"]
+    agent.check_accepted(message("train", (0, 0)))
+    agent.check_accepted(message("train", (0, 1), accepted_round=0))
+    agent.check_accepted(message("train", (1, 1)))  # the owner consents to rollbacks elsewhere
+    for later in (1, 5):
+        with pytest.raises(SecureSumError, match="now the server says that it did not count"):
+            agent.check_accepted(message("train", (0, later)))
+    fresh = SecureAgent("north", IDENTITIES["north"], agents.folder / "none.json")
+    fresh.check_accepted(message("train", (0, 4)))
+
+
+@pytest.mark.parametrize("change", [{"training": "another"}, {"m": 3}, {"m": 5}])
+def test_messages_of_other_trainings(agents, change):
+    announced = agents.announce()
+    refused = "its secrets are for 'a test', not for this"
+    agents.refuses("west", refused, agents.mask, "west", announced, **change)
+    with pytest.raises(SecureSumError, match=refused):
+        agents["west"].introduce(message("introduce", **change))
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+def introduced(folder, name, identity, training="a test"):
+    """Return the introduction of an agent with some key."""
+    agent = SecureAgent(name, identity, folder / f"{name} {training} again.json")
+    found = agent.introduce(message("introduce", training=training))["introduction"]
+    return json.loads(found)
+
+
+def with_member(agents, name, introduction):
+    return [introduction if each[0] == name else each for each in agents.group]
+
+
+def test_keys_of_known_agents_do_not_change(agents, tmp_path):
+    agents.announce()
+    other = introduced(tmp_path, "east", IDENTITIES["stranger"])
+    options = {"names": ["west"], "group": with_member(agents, "east", other)}
+    agents.refuses("west", "key of east is not the one that is known", agents.announce, **options)
+    unsigned = [*agents.group[0][:2], other[2], agents.group[0][3]]
+    options["group"] = with_member(agents, "east", unsigned)
+    agents.refuses("west", "keys of east are not signed", agents.announce, **options)
+    elsewhere = introduced(tmp_path, "east", IDENTITIES["east"], "another")
+    options["group"] = with_member(agents, "east", elsewhere)
+    agents.refuses("west", "keys of east are not signed", agents.announce, **options)
+
+
+def test_two_names_have_two_keys(agents, tmp_path):
+    """One colluder with two names would count twice."""
+    other = introduced(tmp_path, "north", IDENTITIES["east"])
+    options = {"names": ["west"], "group": with_member(agents, "north", other)}
+    agents.refuses("west", "two names have the same key", agents.announce, **options)
+
+
+def test_a_group_has_the_agent_itself_and_nobody_twice(agents):
+    for group in (agents.group[:3], [*agents.group, agents.group[0]], [*agents.group[:3]] * 2):
+        options = {"names": ["west"], "group": group}
+        agents.refuses("west", "group for shares is not right", agents.announce, **options)
+
+
+def test_the_roster_of_the_owner_decides(tmp_path):
+    keys = {name: IDENTITIES[name].public for name in NAMES}
+    agents = Agents(tmp_path, Roster(keys, colluders=1))
+    # Even the first key that it hears of must be that of the roster.
+    other = introduced(tmp_path, "east", IDENTITIES["stranger"])
+    options = {"names": ["west"], "group": with_member(agents, "east", other)}
+    agents.refuses("west", "key of east is not the one that is known", agents.announce, **options)
+    stranger = introduced(tmp_path, "stranger", IDENTITIES["stranger"])
+    options["group"] = with_member(agents, "east", stranger)
+    agents.refuses("west", "stranger is not in the roster", agents.announce, **options)
+    opened(agents, agents.announce(), NAMES)
+
+
+def test_a_server_can_not_lower_the_number_of_colluders(tmp_path):
+    """With fewer colluders t is smaller, and so many agents of a coalition could open a sum."""
+    keys = {name: IDENTITIES[name].public for name in NAMES}
+    agents = Agents(tmp_path, Roster(keys, colluders=2))
+    refused = "roster of its owner has more colluders"
+    agents.refuses("west", refused, agents.announce, names=["west"], colluders=1)
+    announced = agents.announce(colluders=2)
+    agents.refuses("west", refused, agents.mask, "west", announced)
+    agents.mask("west", announced, colluders=2)
+
+
+def test_a_number_of_colluders_is_not_negative(agents):
+    agents.refuses("west", "colluders", agents.announce, names=["west"], colluders=-3)
+
+
+# -- malformed messages ---------------------------------------------------------------------------
+
+WRONG = ["", "null", "3", "[", "{}", "[]", '["a"]', "[[]]", '{"a": 1}', "[1, 2, 3, 4]", "[{}]"]
+WRONG += ['"text"', "[" * 5000, "[null]", '[["a", "b", "c", "d"]]', '{"west": 3}', "NaN"]
+
+
+def malformed(good):
+    """Yield a message with one field missing or wrong at a time."""
+    for key, value in good.metadata.items():
+        yield {k: v for k, v in good.metadata.items() if k != key}
+        if isinstance(value, str) and value[:1] in "[{":
+            yield from ({**good.metadata, key: wrong} for wrong in WRONG)
+        elif isinstance(value, str):
+            yield from ({**good.metadata, key: wrong} for wrong in ("", "zz", "é" * 9, -1))
+        elif key in ("m", "round", "rollbacks", "colluders"):
+            yield from ({**good.metadata, key: wrong} for wrong in ("x", "", -5, float("nan")))
+
+
+def check_malformed(agents, handle, good, optional=()):
+    """Check that an agent refuses each wrong message; return how many there were."""
+    count = 0
+    for metadata in malformed(good):
+        changed = {k for k in good.metadata if metadata.get(k) != good.metadata[k]}
+        if changed <= {"accepted_round", "grid", *optional}:
+            continue
+        before = agents.contents("west")
+        with pytest.raises((ValueError, KeyError, TypeError, AttributeError, RecursionError)):
+            handle(Message(good.kind, metadata))
+        assert agents.contents("west") == before
+        count += 1
+    return count
+
+
+def test_malformed_requests_for_keys(agents):
+    asked = message("announce", group=json.dumps(agents.group), next_place="0 0")
+    # Without a group there are secrets for complete sums only; any text is a place.
+    wrong = [each for each in malformed(asked) if "group" in each]
+    assert len(wrong) > 20
+    good = Message("announce", asked.metadata)
+    text = good.metadata["group"]
+    for value in WRONG:
+        before = agents.contents("west")
+        with pytest.raises((ValueError, TypeError, KeyError, RecursionError)):
+            agents["west"].announce(Message("announce", {**good.metadata, "group": value}))
+        assert agents.contents("west") == before
+    huge = json.dumps([json.loads(text)[0]] * 10_000)
+    with pytest.raises(SecureSumError, match="group for shares"):
+        agents["west"].announce(Message("announce", {**good.metadata, "group": huge}))
+
+
+def test_malformed_participants(agents):
+    announced = agents.announce()
+    listed = [each.public for each in announced.values()]
+    good = message("train", participants=json.dumps(listed))
+
+    def handle(asked):
+        return agents["west"].mask(asked, SUMMANDS["west"])
+
+    assert check_malformed(agents, handle, good) > 20
+    for field in listed[0]:
+        for value in (None, 3, "", "zz", [], {}, "00" * 32, "é"):
+            wrong = [{**listed[0], field: value}, *listed[1:]]
+            before = agents.contents("west")
+            with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
+                handle(message("train", participants=json.dumps(wrong)))
+            assert agents.contents("west") == before
+    huge = json.dumps(listed * 2_000)
+    agents.refuses("west", "an agent is there twice", handle, message("train", participants=huge))
+    handle(good)
+
+
+def test_malformed_requests_to_sign_and_to_open(agents):
+    announced = agents.announce()
+    _, context = agents.train(announced)
+    asked = agents.asked("confirm", context, NAMES)
+    assert check_malformed(agents, agents["west"].confirm, asked, {"colluders"}) > 20
+    signatures = agents.signatures(context, NAMES)
+    shares = {name: each.shares["west"] for name, each in announced.items()}
+    texts = {"signatures": json.dumps(signatures), "shares": json.dumps(shares)}
+    asked = agents.asked("unmask", context, NAMES, **texts)
+    assert check_malformed(agents, agents["west"].unmask, asked, {"shares", "colluders"}) > 40
+    for wrong in (3, None, [], "zz", "é"):
+        text = json.dumps({**signatures, "east": wrong, "north": wrong})
+        with pytest.raises((ValueError, TypeError)):
+            agents["west"].unmask(agents.asked("unmask", context, NAMES, signatures=text))
+    huge = [*NAMES, *(f"z{i}" for i in range(20_000))]
+    agents.refuses("west", "is not right", agents.confirm, "west", context, huge)
+
+
+def test_wrong_shares_open_nothing(agents):
+    announced = agents.announce()
+    _, context = agents.train(announced)
+    signatures = agents.signatures(context, NAMES)
+    for wrong in (3, None, [], "zz", "ab" * 48, {"west": "ab"}):
+        text = json.dumps(dict.fromkeys(NAMES, wrong))
+        options = {"shares": text}
+        found = agents.unmask("west", context, NAMES, signatures, announced, **options)
+        assert found == ({}, {})
