@@ -153,8 +153,10 @@ class Federation(LocalFederation):
         ----------
         agent : str
             The agent's name.
-        where : {"computing", "before", "after"}
-            While it computes its update, or before or after it has written its state.
+        where : str
+            "computing", while it computes its update; "before" or "after" it has written its state;
+            or that and a kind of message, such as "before confirm": it has not handled one yet, or
+            has, and has not replied.
         index : int
             The round.
         wait : bool

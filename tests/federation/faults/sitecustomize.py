@@ -1,7 +1,9 @@
 """A fault in a ClientApp: Python runs this file at its start if a test puts it on the path.
 
-``$FAULT/fault.json`` names the agent, the place and the round. The first ClientApp that gets there
-creates ``reached`` and dies, or waits for ``go``. One that waits before it writes its state
+``$FAULT/fault.json`` names the agent, the place and the round. The place is one while it computes
+or writes its state, or it is that before or after it has handled a message of a kind, such as
+"before confirm". The first ClientApp that gets there creates ``reached`` and dies, or waits for
+``go``. One that waits before it writes its state
 survives the death of its SuperNode, and creates ``written`` when it has written its state.
 """
 
@@ -17,6 +19,7 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
     from flwr.supernode.runtime import run_clientapp
 
     from pcfed import PCFedSplit
+    from pcfed.federation.client import Client
     from pcfed.federation.client_state import ClientState
 
     save, local = ClientState.save, PCFedSplit.local
@@ -45,7 +48,17 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
             (folder / "written").touch()
         fault(whose, "after", index)
 
+    handle = Client.handle
+
+    def faulty_handle(self, message):
+        now = message.metadata.get("round")
+        fault(self.name, f"before {message.kind}", now)
+        reply = handle(self, message)
+        fault(self.name, f"after {message.kind}", now)
+        return reply
+
     PCFedSplit.local, ClientState.save = faulty_local, faulty_save
+    Client.handle = faulty_handle
     if wait and where == "before":
         run_clientapp.start_parent_process_monitor = lambda pid: None
 
