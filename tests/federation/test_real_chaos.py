@@ -64,7 +64,7 @@ class Faults:
 def test_faults_at_random(seed, tmp_path):
     with federation(tmp_path / "federation", 4, tls=False) as real:
         real.begin("chaos", rounds=ROUNDS, minimum=2)
-        text = real.server_file.read_text().replace("deadline = 60.0", "deadline = 30.0")
+        text = real.server_file.read_text().replace("deadline = 60.0", "deadline = 15.0")
         real.server_file.write_text(text)
         real.faults.mkdir()
         (real.faults / "chaos.json").write_text(json.dumps({"seed": seed}))
