@@ -88,8 +88,10 @@ def agents_of(m: int) -> list[Agent]:
     ]
 
 
-def server_of(agents: Sequence[Agent], folder: Path, *, secure: bool) -> Server:
-    """Return the server of a federation in this process."""
+def server_of(
+    agents: Sequence[Agent], folder: Path, *, secure: bool
+) -> tuple[Server, CountingTransport]:
+    """Return the server of a federation in this process, and what counts its bytes."""
     clients = {}
     for i, agent in enumerate(agents):
         name = f"agent {i + 1}"
@@ -105,13 +107,13 @@ def server_of(agents: Sequence[Agent], folder: Path, *, secure: bool) -> Server:
         center="free",
         secure=secure,
     )
-    return Server(config, CountingTransport(clients), folder / "server")
+    transport = CountingTransport(clients)
+    return Server(config, transport, folder / "server"), transport
 
 
-def round_cost(server: Server) -> Cost:
+def round_cost(server: Server, transport: CountingTransport) -> Cost:
     """Run one round, and return what it costs."""
-    m, transport = len(server.config.roster), server.transport
-    assert isinstance(transport, CountingTransport)
+    m = len(server.config.roster)
     before = dict(vars(transport))
     started = time.perf_counter()
     server.run_round()
@@ -132,10 +134,11 @@ def measure(m: int) -> tuple[Cost, Cost]:
     agents = agents_of(m)
     with TemporaryDirectory() as folder, ExitStack() as stack:
         plain, secure = (
-            stack.enter_context(server_of(agents, Path(folder) / str(kind), secure=kind))
-            for kind in (False, True)
+            server_of(agents, Path(folder) / str(kind), secure=kind) for kind in (False, True)
         )
-        pairs = [(round_cost(plain), round_cost(secure)) for _ in range(WARM_UP + ROUNDS)]
+        stack.enter_context(plain[0])
+        stack.enter_context(secure[0])
+        pairs = [(round_cost(*plain), round_cost(*secure)) for _ in range(WARM_UP + ROUNDS)]
     measured = zip(*pairs[WARM_UP:], strict=True)
     found = [Cost(*map(median, zip(*costs, strict=True))) for costs in measured]
     return found[0], found[1]
@@ -159,8 +162,6 @@ def main() -> None:
         for m in [int(each) for each in sys.argv[1:]] or AGENTS:
             for line in lines(m, *measure(m)):
                 print(line, flush=True)
-    # A real federation takes minutes to set up: this row is measured by hand.
-    print("| 4, over Flower | secure | 3 | | | | | |")
 
 
 if __name__ == "__main__":

@@ -57,10 +57,9 @@ def test_an_app_that_is_killed(real, moment):
     real.train()
     assert real.reached
     accepted = real.check(exact=True)
-    others = [name for name in real.names if name != FAULTY]
-    counted = moment.endswith(("confirm", "unmask"))
-    assert accepted[0] == (real.names if counted else others)
-    assert FAULTY in accepted[2]
+    if moment.endswith(("confirm", "unmask")):
+        assert FAULTY in accepted[0]  # its masked update was there before it died
+    assert any(FAULTY in names for names in accepted)
 
 
 def test_a_server_that_is_killed_while_a_sum_is_opened(real):

@@ -1,4 +1,7 @@
-"""All bytes between an agent and the server, recorded: nothing private is among them."""
+"""All bytes between an agent and the server, recorded: nothing private is among them.
+
+With a secure sum, no update is either, nor in the files of the server.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import socketserver
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +20,10 @@ import pytest
 from pcfed.config.federation_files import read_server_file
 from pcfed.federation import Client, Message, Server, ServerConfig
 from pcfed.federation.client_state import ClientState
-from pcfed.federation.paths import MODEL
+from pcfed.federation.identity import Identity
+from pcfed.federation.paths import MODEL, SECRETS
 from pcfed.federation.processes import HOST, Command, Processes
+from pcfed.federation.secure_agent import SecureAgent
 from pcfed.storage.archive import load_arrays
 from tests.federation.processes import BATCH, Federation
 
@@ -108,13 +114,18 @@ def make_distinctive(real: Federation) -> None:
 
 
 class Rehearsal:
-    """The same training in this process: what the agent sends, receives and keeps private."""
+    """The same training in this process: what the agent sends, receives and keeps private.
+
+    ``updates`` has its updates, on the grid of a secure sum if there is one.
+    """
 
     def __init__(self, real: Federation, folder: Path) -> None:
-        self.clients = {
-            str(agent.name): Client(str(agent.name), agent, folder / str(agent.name), batch=BATCH)
-            for agent in real.agents()
-        }
+        self.clients = {}
+        for agent in real.agents():
+            name = str(agent.name)
+            secure = SecureAgent(name, Identity.create(), folder / name / SECRETS)
+            self.clients[name] = Client(name, agent, folder / name, batch=BATCH, secure=secure)
+        self.updates: list[np.ndarray] = []
         self.sent: list[np.ndarray] = []
         self.received: list[np.ndarray] = []
         self.kept: list[np.ndarray] = []
@@ -129,6 +140,9 @@ class Rehearsal:
             reply = client.handle(message)
             if name == TAPPED:
                 self.sent += reply.vectors.values()
+                pending = ClientState.load(client.state_path).pending
+                if pending is not None and message.kind == "train":
+                    self.updates += [rows[0] for rows in pending.sent.values() if np.any(rows)]
                 self.received += message.vectors.values()
                 self.kept += ClientState.load(client.state_path).private.values()
                 self.kept.append(client.model(message.vectors, self.config.algorithm))
@@ -162,6 +176,47 @@ def private(real: TappedFederation, rehearsal: Rehearsal) -> Iterator[bytes]:
     model = load_arrays(real.state(TAPPED) / MODEL)[1]
     for vector in (*rehearsal.kept, *model.values()):
         yield from windows(vector, 8)
+
+
+def forms(update: np.ndarray, step: float) -> Iterator[bytes]:
+    """Yield the bytes of an update as numbers and as integers on a grid."""
+    yield update.astype("<f8").tobytes()
+    yield update.astype("<f4").tobytes()
+    yield np.rint(update / step).astype("<i8").tobytes()
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("secure", [False, True])
+def test_updates_in_the_traffic_and_in_the_servers_files(real, secure, tmp_path):
+    """The same search finds every update without a secure sum, and none with it."""
+    real.begin(f"secure is {secure}", rounds=3, secure=secure)
+    rehearsal = Rehearsal(real, tmp_path / "rehearsal")
+    step = rehearsal.config.grid
+    updates = [set(forms(update, step)) for update in rehearsal.updates]
+    assert len(updates) >= 4
+    database, files = set(), [real.folder / "flower", real.training_directory]
+
+    def search() -> None:
+        for path in (each for folder in files for each in folder.rglob("*") if each.is_file()):
+            with suppress(FileNotFoundError):
+                content = path.read_bytes()
+                database.update(i for i, kinds in enumerate(updates) if any_in(kinds, content))
+
+    real.train(search)
+    assert real.check(exact=True) == [real.names] * 3
+    up = b"\0".join(real.tap.up)
+    sent = {i for i, kinds in enumerate(updates) if any_in(kinds, up)}
+    if secure:
+        assert not sent
+        assert not database
+    else:
+        assert sent == set(range(len(updates)))
+        assert database
+
+
+def any_in(parts: set[bytes], content: bytes) -> bool:
+    """Return whether one of the parts is in the content."""
+    return any(part in content for part in parts)
 
 
 @pytest.mark.federation

@@ -18,6 +18,8 @@ from pcfed.cli.federation import status_lines
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation import transport
 from pcfed.federation.client_app import build_agent, reply_to
+from pcfed.federation.identity import Identity, Roster
+from pcfed.federation.keys import make_agent_key, make_keys
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.protocol import Message
 from pcfed.federation.server import MissingAgents
@@ -118,6 +120,97 @@ def test_from_the_files_to_every_agents_model(folder):
     kept = {path.name for path in (folder / "server.example").iterdir()}
     written = {"checkpoint.npz", "history.jsonl", "settings.json", "status.json", "result.json"}
     assert kept == {"lock", "earlier", *written}
+
+
+@pytest.fixture
+def secure_folder(folder) -> Path:
+    """The example with a secure sum: keys for all agents, and the roster of them."""
+    for path in folder.glob("*.toml"):
+        path.write_text(path.read_text().replace("secure = false\n", ""))
+    make_keys(folder / "keys", ["localhost"], NAMES)
+    LocalFederation(folder).write_roster()
+    change(folder, "certificate = true", "certificate = false", "agent-2")
+    return folder
+
+
+def test_a_secure_sum_from_the_files_to_every_agents_model(secure_folder):
+    folder, grid = secure_folder, grid_of(secure_folder)
+    result = train(folder, grid)
+    problem, _ = simulated(folder)
+    server = read_server_file(folder / "server.toml")
+    expected = run(problem, server.algorithm, rounds=2, local_steps=20, grid=server.grid)
+    certificate = certify(problem, expected, tightening=0)
+    assert result.certificate.gap == pytest.approx(certificate.gap, abs=1e-12)
+    assert result.finished == NAMES
+    assert set(result.audit.values()) == {0.0}
+    for name, model in zip(NAMES, certificate.models, strict=True):
+        arrays = load_arrays(folder / f"{name}.example" / "model.npz")[1]
+        np.testing.assert_array_equal(arrays["model"], model)
+        assert (folder / f"{name}.example" / "secrets.json").stat().st_mode & 0o777 == 0o600
+    assert grid.kinds.count("train") == grid.kinds.count("unmask") == 2 * len(NAMES)
+    assert set(train(folder, grid, "audit").audit.values()) == {0.0}
+
+
+def test_nobody_can_take_a_registered_name(secure_folder):
+    """A node that knows the file of an agent, and not its key."""
+    folder = secure_folder
+    other = folder / "other"
+    other.mkdir()
+    for name in ("agent-2.toml", "agent-2.csv"):
+        (other / name).write_bytes((folder / name).read_bytes())
+    grid = grid_of(folder)
+    grid.files[2] = other / "agent-2.toml"
+    with pytest.raises(MissingAgents):
+        train(folder, grid)
+    make_agent_key(other, "agent-2")
+    with pytest.raises(MissingAgents):
+        train(folder, grid)
+    assert not (other / "agent-2.example").exists()
+    grid.files[4] = folder / "agent-2.toml"
+    assert train(folder, grid).finished == NAMES
+
+
+def test_an_agent_refuses_keys_that_are_not_in_its_roster(secure_folder, caplog):
+    folder = secure_folder
+    foreign = Roster({name: Identity.create().public for name in NAMES})
+    away = folder / "away"
+    away.mkdir()
+    for name in ("agent-3.toml", "agent-3.csv"):
+        (away / name).write_bytes((folder / name).read_bytes())
+    (away / "agent-3.key").write_bytes((folder / "keys" / "agent-3.key").read_bytes())
+    foreign.save(away / "roster.toml")
+    grid = grid_of(folder)
+    grid.files[3] = away / "agent-3.toml"
+    change(folder, "deadline = 0.2", "deadline = 0.2\nattempts = 1")
+    with pytest.raises(MissingAgents):
+        train(folder, grid)
+    assert "the key of agent-1 is not the one that is known" in caplog.text
+
+
+def test_agents_refuse_plain_trainings_of_three_agents(secure_folder, caplog):
+    folder = secure_folder
+    change(folder, 'training = "example"', 'training = "example"\nsecure = false')
+    change(folder, "deadline = 0.2", "deadline = 0.2\nattempts = 1")
+    with pytest.raises(MissingAgents):
+        train(folder, grid_of(folder))
+    status = Status.load(folder / "server.example" / "status.json")
+    assert "takes part only with a secure sum" in status.refused["agent-1"]
+
+
+def test_a_training_without_a_secure_sum_stays_one(secure_folder):
+    """The settings of earlier versions do not mention secure sums."""
+    folder = secure_folder
+    for path in (folder / "server.toml", *(folder / f"{name}.toml" for name in NAMES)):
+        path.write_text(f"secure = false\n{path.read_text()}")
+    train(folder, grid_of(folder))
+    settings = folder / "server.example" / "settings.json"
+    text = settings.read_text()
+    assert '"secure": false' in text
+    settings.write_text(text.replace('"secure": false,', ""))
+    train(folder, grid_of(folder))
+    change(folder, "secure = false\n", "")
+    with pytest.raises(ValueError, match="secure was false and is true"):
+        train(folder, grid_of(folder))
 
 
 def test_the_owners_consent_is_respected(folder):

@@ -187,8 +187,7 @@ class Client:
 
     def _answer_of_sum(self, message: Message) -> dict[str, Scalar]:
         """Return the metadata of a reply to a message that is about a secure sum itself."""
-        secure = self._secure
-        assert secure is not None  # see _check_secure
+        secure = self._secure_agent()
         answers = {
             "introduce": secure.introduce,
             "announce": secure.announce,
@@ -201,8 +200,7 @@ class Client:
         self, state: ClientState, message: Message, model: Array
     ) -> tuple[dict[str, Integers], dict[str, Scalar]]:
         """Return the vectors and more metadata of a reply that goes into a secure sum."""
-        kind, secure, grid = message.kind, self._secure, _grid(message.metadata)
-        assert secure is not None  # see _check_secure
+        kind, secure, grid = message.kind, self._secure_agent(), _grid(message.metadata)
         if kind == "train" and state.pending is not None:
             sent = {name: rows[0] for name, rows in state.pending.sent.items()}
             masked, more = secure.mask(message, joined_integers(encode_all(grid, sent)))
@@ -236,17 +234,22 @@ class Client:
             )
         if not secure:
             return
-        if self._secure is None:
-            raise ValueError(
-                f"{self.name}: a secure sum needs the agent's key, {self.name}.key beside its "
-                "file; write it with pcfed federation agent init."
-            )
+        agent = self._secure_agent()
         if int(message.metadata["rollbacks"]) > self._rollbacks:
             raise ProtocolError(
                 "its owner has not consented to go back; the owner can, with rollbacks = "
                 f"{int(message.metadata['rollbacks'])} in the agent's file"
             )
-        self._secure.check_accepted(message)
+        agent.check_accepted(message)
+
+    def _secure_agent(self) -> SecureAgent:
+        """Return the agent's side of secure sums, or raise."""
+        if self._secure is None:
+            raise ValueError(
+                f"{self.name}: a secure sum needs the agent's key, {self.name}.key beside its "
+                "file; write it with pcfed federation agent init."
+            )
+        return self._secure
 
     def _load_state(self, algorithm: Algorithm, message: Message) -> ClientState:
         """Return the saved state, or that before the first round."""
@@ -371,8 +374,8 @@ class Client:
                 f"{last}: it is old, or the server started again; then it must give the training "
                 "another name."
             )
-        if state.secure and self._secure is not None:
-            self._secure.hear(message)
+        if state.secure:
+            self._secure_agent().hear(message)
         context = LocalContext(
             [self.agent],
             [int(metadata["position"])],

@@ -172,7 +172,7 @@ class Server:
     def _try_round(self) -> bool:
         """Run a round once; return whether enough updates were accepted."""
         config, before = self.config, self.state
-        updates = self._sum_securely() if self._secure else self._sum_updates()
+        updates = self._sum_securely(self._secure) if self._secure else self._sum_updates()
         if config.gap is not None:
             self._require_consent("rounds.gap")
         if updates is None:
@@ -241,9 +241,8 @@ class Server:
             lower_medians(norms),
         )
 
-    def _sum_securely(self) -> SummedUpdates | None:
+    def _sum_securely(self, secure: SecureSums) -> SummedUpdates | None:
         """Return the sums of updates that the server never sees; None if there are too few."""
-        assert self._secure is not None
         config, before = self.config, self.state
         names = sent_names(config.algorithm, before.vectors, len(config.roster))
         numbers = dict.fromkeys(names, config.n)
@@ -251,7 +250,7 @@ class Server:
             numbers[STATISTICS] = len(config.algorithm.statistics)
         grid = Grid(config.grid, len(config.roster))
         sizes = {name: grid.width(name, number) for name, number in numbers.items()}
-        opened = self._secure.sum_updates(
+        opened = secure.sum_updates(
             self._place, sum(sizes.values()), config.minimum, config.attempts
         )
         if isinstance(opened, str):
@@ -310,7 +309,7 @@ class Server:
         """
         self._report_stage("audit")
         if self._secure:
-            return self._exact_audit()
+            return self._exact_audit(self._secure)
         config = self.config
         start = config.algorithm.start(np.zeros((1, config.n)))
         names = list(config.algorithm.audited(*start))
@@ -325,7 +324,7 @@ class Server:
             differences[name] = float((difference / np.linalg.norm(directions, axis=1)).max())
         return differences
 
-    def _exact_audit(self) -> dict[str, float]:
+    def _exact_audit(self, secure: SecureSums) -> dict[str, float]:
         """Compare the sums of all accepted updates with those that the agents have kept.
 
         Both are integers, and so are the random vectors: any difference is shown, and is at least
@@ -336,7 +335,7 @@ class Server:
         digest = audit_digest(config.training, state.round, state.vectors)
         expected = integer_products(digest, state.totals, sizes)
         metadata = {"audited": json.dumps(sizes)}
-        found = self._sum_all("audit", len(expected), "The audit", metadata=metadata)
+        found = self._sum_all(secure, "audit", len(expected), "The audit", metadata=metadata)
         differences = np.abs((found - expected).view(np.int64) * config.grid)
         rows = differences.reshape(len(sizes), NUM_AUDIT_DIRECTIONS)
         return {name: float(row.max()) for name, row in zip(sizes, rows, strict=True)}
@@ -393,7 +392,7 @@ class Server:
             grid = Grid(self.config.grid, m)
             size = len(REPLY_VECTORS[kind]) * self.config.n + len(SUMMED_NUMBERS[kind])
             width = grid.width(STATISTICS, size)
-            total = self._sum_all(kind, width, "A certificate", vectors)
+            total = self._sum_all(self._secure, kind, width, "A certificate", vectors)
             return totals_of_sum(kind, grid.decode_wide(total), m)
         self._require_consent("A certificate")
         try:
@@ -404,6 +403,7 @@ class Server:
 
     def _sum_all(
         self,
+        secure: SecureSums,
         kind: str,
         size: int,
         purpose: str,
@@ -411,9 +411,8 @@ class Server:
         metadata: Mapping[str, Scalar] | None = None,
     ) -> Integers:
         """Return a secure sum over all agents, or raise."""
-        assert self._secure is not None
         more = {**(metadata or {}), "accepted": json.dumps(dict(self.state.accepted))}
-        found = self._secure.sum_all(kind, self._place, size, vectors or {}, more)
+        found = secure.sum_all(kind, self._place, size, vectors or {}, more)
         if isinstance(found, dict):
             raise _missing_agents(purpose, found)
         return found
