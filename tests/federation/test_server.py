@@ -151,6 +151,22 @@ def test_a_secure_sum_from_the_files_to_every_agents_model(secure_folder):
     assert set(train(folder, grid, "audit").audit.values()) == {0.0}
 
 
+def test_a_rollback_of_a_secure_training_needs_every_owner(secure_folder):
+    folder, grid = secure_folder, grid_of(secure_folder)
+    change(folder, "[rounds]", "[rounds]\nkeep_every = 1\nattempts = 1")
+    train(folder, grid)
+    line = [sys.executable, "-m", "pcfed", "federation", "rollback", "--folder", str(folder)]
+    done = subprocess.run([*line, "--to-round", "1"], capture_output=True, text=True, check=False)
+    assert "every owner has to agree: rollbacks = 1" in " ".join(done.stdout.split())
+    with pytest.raises(MissingAgents):
+        train(folder, grid)
+    status = Status.load(folder / "server.example" / "status.json")
+    assert "has not consented to go back" in status.refused["agent-1"]
+    for name in NAMES:
+        change(folder, "batch = 1.0", "batch = 1.0\nrollbacks = 1", name)
+    assert set(train(folder, grid).audit.values()) == {0.0}
+
+
 def test_nobody_can_take_a_registered_name(secure_folder):
     """A node that knows the file of an agent, and not its key."""
     folder = secure_folder

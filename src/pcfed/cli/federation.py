@@ -140,6 +140,11 @@ def rollback(
         "run, see that the same does not happen again: rounds.norm_factor and rounds.norm_limit "
         f"refuse long updates. Next: pcfed federation run --folder {folder}"
     )
+    if before.config.get("secure"):
+        say(
+            "The server would learn another sum of the same updates, so every owner has to agree: "
+            f"rollbacks = {len(before.rollbacks) + 1} in agent.toml."
+        )
 
 
 @federation_app.command(epilog=examples("pcfed federation status --folder heating"))
