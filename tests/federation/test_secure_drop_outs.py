@@ -305,3 +305,16 @@ def test_random_faults(seed, m, often):
         assert server.state.round == 4
         check_exact(clients, server, problem)
         server.__exit__(None, None, None)
+
+
+def test_agents_that_stay_away_do_not_raise_the_threshold(tmp_path):
+    """Of six agents two drop out for good, then one more: four are enough, then three."""
+    leaves = {"agent 1": 1, "agent 2": 1, "agent 3": 3}
+
+    def fault(kind, name, index, number):
+        return "lost" if index >= leaves.get(name, 99) else "delivered"
+
+    with chaotic(tmp_path, fault, 6, classifiers(6), attempts=1) as (_, server):
+        server.run()
+        accepted = [entry["accepted"] for entry in history(server)]
+    assert [len(names) for names in accepted] == [6, 4, 4, 3, 3, 3]

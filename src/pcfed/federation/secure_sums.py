@@ -182,6 +182,8 @@ class SecureSums:
     )
     _groups: dict[str, list[str]] = field(default_factory=dict, init=False)
     """The members of the groups of shares, by their digests."""
+    _present: set[str] = field(default_factory=set, init=False)
+    """Who has signed or come in the last round: the group of the next one."""
 
     # -- sums of updates ----------------------------------------------------------------------
 
@@ -261,6 +263,7 @@ class SecureSums:
         }
         if len(signatures) < t:
             return f"{t} agents must sign who is in a sum"
+        self._present = {*signatures, *(name for name in others if name in replies)}
         metrics = {name: reported_metrics(replies[name]) for name in survivors}
         return OpenSum(
             place,
@@ -278,7 +281,7 @@ class SecureSums:
     def _open(self, masked: OpenSum) -> Integers | None:
         """Ask the survivors to open a sum; None if too few did."""
         next_place = Place(masked.place.rollbacks, masked.place.round + 1)
-        group = self._group({*masked.signatures, *self._introductions})
+        group = self._group(self._present)
         common: dict[str, Scalar] = {
             "purpose": f"train {masked.place}",
             "context": masked.context,
@@ -321,7 +324,6 @@ class SecureSums:
                 check = announcement.checks.get(holder, ["", ""])[kind == "mask_shares"]
                 if share is not None and share_check(share) == check:
                     shares.append((masked.holders.index(holder) + 1, share))
-
             if len(shares) < masked.threshold:
                 return None
             seed = combine(shares[: masked.threshold])
@@ -455,8 +457,7 @@ class SecureSums:
             introduction is not None
             and (found.name, found.place) == (name, str(place))
             and right_group
-            and isinstance(found.shares, dict)
-            and isinstance(found.checks, dict)
+            and _are_shares(found)
             and found.is_valid(self.training, introduction.identity)
         ):
             self._announced[kind][name] = found
@@ -476,6 +477,17 @@ class SecureSums:
 def integers_of(reply: Message) -> Integers:
     """Return the masked integers of a reply, which has been checked."""
     return np.asarray(reply.vectors[MASKED], np.uint64)
+
+
+def _are_shares(found: Announcement) -> bool:
+    """Return whether the shares of an announcement and their hashes are texts by name."""
+    shares, checks = found.shares, found.checks
+    return (
+        isinstance(shares, dict)
+        and isinstance(checks, dict)
+        and all(isinstance(each, str) for each in shares.values())
+        and all(isinstance(each, list) and len(each) == 2 for each in checks.values())
+    )
 
 
 def _share(answer: Message, kind: str, agent: str) -> bytes | None:
