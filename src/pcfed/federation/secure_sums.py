@@ -183,7 +183,7 @@ class SecureSums:
     _groups: dict[str, list[str]] = field(default_factory=dict, init=False)
     """The members of the groups of shares, by their digests."""
     _present: set[str] = field(default_factory=set, init=False)
-    """Who has signed or come in the last round: the group of the next one."""
+    """Who has sent an update or come in the last round: the group of the next one."""
 
     # -- sums of updates ----------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class SecureSums:
         }
         if len(signatures) < t:
             return f"{t} agents must sign who is in a sum"
-        self._present = {*signatures, *(name for name in others if name in replies)}
+        self._present = {*survivors, *(name for name in others if name in replies)}
         metrics = {name: reported_metrics(replies[name]) for name in survivors}
         return OpenSum(
             place,
