@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +74,9 @@ class Federation(LocalFederation):
         """Write the server's file of another training; with a secure sum, if it is secure."""
         text = self.server_file.read_text()
         shared = text[text.index("roster") : text.index("[algorithm]")]
+        # PC-FedAvg has no form for a free centre.
+        center = "average" if "PCFedAvg" in algorithm else "free"
+        shared = re.sub(r'center = "\w+"', f'center = "{center}"', shared)
         minimum = len(self.names) if minimum is None else minimum
         self.server_file.write_text(
             f'training = "{training}"\nimports = {list(imports)}\n'

@@ -228,8 +228,9 @@ def test_what_an_agent_sends_and_receives(real, tmp_path):
     up, down = b"\0".join(real.tap.up), b"\0".join(real.tap.down)
     assert b"content-encoding" not in up + down  # the search needs uncompressed bytes
 
-    for vector in rehearsal.sent:
-        assert vector.tobytes() in up  # the search finds what is sent on purpose
+    # The search finds what is sent on purpose; Flower sends what all agents have, zeros, once.
+    for vector in filter(np.any, rehearsal.sent):
+        assert vector.tobytes() in up
     for vector in rehearsal.received:
         assert vector.tobytes() in down
     assert TAPPED.encode() in up
