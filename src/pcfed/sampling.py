@@ -55,6 +55,15 @@ def random_stream(
     return np.random.Generator(np.random.Philox(key=_key(seed), counter=counter))
 
 
+def split_rows(
+    held_out: float, rows: int, seed: int, agent: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return an agent's rows for training and a share of them for testing, both in order."""
+    num_test = min(round(held_out * rows), rows - 1)
+    order = random_stream(seed, Purpose.HELD_OUT, agent).permutation(rows).astype(np.intp)
+    return np.sort(order[num_test:]), np.sort(order[:num_test])
+
+
 def random_bits(
     seed: int, agents: Sequence[int], round_index: int, positions: NDArray[np.integer[Any]]
 ) -> NDArray[np.uint64]:

@@ -42,15 +42,21 @@ CONSTANT = 1e-12
 """A column with a smaller scale relative to its mean counts as constant; its scale is set to 1."""
 
 
-def send_totals(X: Float64Array) -> tuple[int, Float64Array]:
-    """Return an agent's number of rows and the sum of each column."""
-    return len(X), X.sum(axis=0)
+def send_totals(X: Float64Array) -> Float64Array:
+    """Return an agent's number of rows, and then the sum of each column."""
+    return np.concatenate([[len(X)], X.sum(axis=0)])
 
 
-def send_squares(X: Float64Array, mean: Float64Array) -> tuple[Float64Array, Float64Array]:
+def send_squares(X: Float64Array, mean: Float64Array) -> Float64Array:
     """Return an agent's sums of differences from the mean of each column, and of their squares."""
     difference = X - mean
-    return difference.sum(axis=0), np.square(difference).sum(axis=0)
+    return np.stack([difference.sum(axis=0), np.square(difference).sum(axis=0)])
+
+
+def mean_of_totals(totals: Float64Array, *, intercept: bool) -> Float64Array:
+    """Return the mean of each column from the sum of all totals; zeros without an intercept."""
+    mean = totals[1:] / totals[0]
+    return mean if intercept else np.zeros_like(mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +88,29 @@ class Scaling:
 
     @classmethod
     def fit(cls, matrices: Sequence[Float64Array], *, intercept: bool) -> Scaling:
-        """Compute the scaling from the messages of all agents, given their rows for training.
+        """Compute the scaling from the messages of all agents, given their rows for training."""
+        totals = np.sum([send_totals(X) for X in matrices], axis=0)
+        mean = mean_of_totals(totals, intercept=intercept)
+        squares = np.sum([send_squares(X, mean) for X in matrices], axis=0)
+        return cls.from_sums(totals, squares, intercept=intercept)
+
+    @classmethod
+    def from_sums(cls, totals: Float64Array, squares: Float64Array, *, intercept: bool) -> Scaling:
+        """Compute the scaling from the sums of the messages of all agents.
 
         Without an intercept, the scale is the root of the mean square.
         """
-        counts, totals = zip(*(send_totals(X) for X in matrices), strict=True)
-        rows = sum(counts)
-        mean = np.sum(totals, axis=0) / rows
-        if not intercept:
-            mean = np.zeros_like(mean)
-        sums, squares = zip(*(send_squares(X, mean) for X in matrices), strict=True)
-        error, variance = np.sum(sums, axis=0) / rows, np.sum(squares, axis=0) / rows
+        mean = mean_of_totals(totals, intercept=intercept)
+        error, variance = squares / totals[0]
         if intercept:  # remove the rounding error of the mean
             mean, variance = mean + error, np.maximum(variance - error**2, 0.0)
         scale = np.sqrt(variance)
         return cls(mean, np.where(scale > CONSTANT * np.abs(mean), scale, 1.0), intercept)
+
+    def split_target(self) -> Scaling:
+        """Return the scaling of all columns but the last, which is the target."""
+        mean, scale = self.mean[:-1], self.scale[:-1]
+        return replace(self, mean=mean, scale=scale, target_mean=float(self.mean[-1]))
 
     def without_scale(self) -> Scaling:
         """Return the same means with all scales equal to 1."""

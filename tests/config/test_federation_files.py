@@ -67,6 +67,19 @@ def test_the_bound_on_intercepts(tmp_path):
     assert server(tmp_path, bounded + "gap = 0.1\n").model.resolved_intercept_bound == 1000.0
 
 
+def test_data_are_standardized_by_secure_sums_only(tmp_path):
+    text = SERVER.replace('"softmax"', '"softmax"\nstandardize = true')
+    with pytest.raises(ValueError, match=r"model\.standardize must be false without a secure sum"):
+        server(tmp_path, text)
+    found = ServerConfig.from_file(server(tmp_path, f"secure = true\n{text}"))
+    assert found.standardization == (2, True, False)  # labels are not centred
+    numbers = text.replace('"softmax"', '"least-squares"').replace('labels = ["x", "y", "z"]', "")
+    found = ServerConfig.from_file(server(tmp_path, f"secure = true\n{numbers}"))
+    assert found.standardization == (2, True, True)
+    assert found.identity()["standardize"]
+    assert ServerConfig.from_file(server(tmp_path, SERVER)).standardization is None
+
+
 def test_all_keys_of_the_server(tmp_path):
     more = """minimum = 2
 rounds = 7

@@ -17,7 +17,7 @@ import numpy as np
 from pcfed import Agent, Problem, run
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.client import Client
-from pcfed.federation.client_app import build_agent
+from pcfed.federation.client_app import build_agent, read_rows
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.paths import CHECKPOINT, HISTORY, RESULT, training_directory
 from pcfed.federation.processes import Command
@@ -136,7 +136,10 @@ class Federation(LocalFederation):
         """Return the agents as the simulator needs them."""
         model = read_server_file(self.server_file).model
         files = [self.folder / f"{name}.toml" for name in self.names]
-        return [build_agent(file, read_agent_file(file), model) for file in files]
+        return [
+            build_agent(read_rows(path, file, model), file, model)
+            for path, file in ((path, read_agent_file(path)) for path in files)
+        ]
 
     def state(self, name: str) -> Path:
         """Return the folder of an agent's state."""

@@ -16,7 +16,7 @@ import pytest
 from pcfed import Problem, run
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.agent_folder import AgentFolder
-from pcfed.federation.client_app import build_agent
+from pcfed.federation.client_app import build_agent, read_rows
 from pcfed.federation.flower import Connection
 from pcfed.federation.processes import free_port
 from pcfed.federation.server_folder import ServerFolder
@@ -210,7 +210,10 @@ def check_models(folder: Path) -> None:
     """Compare every agent's model with that of the simulator."""
     file = read_server_file(folder / "server" / "server.toml")
     paths = [folder / name / "agent.toml" for name in NAMES]
-    agents = [build_agent(path, read_agent_file(path), file.model) for path in paths]
+    agents = [
+        build_agent(read_rows(path, own, file.model), own, file.model)
+        for path, own in ((path, read_agent_file(path)) for path in paths)
+    ]
     problem = Problem(agents, file.resolved_center)
     expected = run(problem, file.algorithm, rounds=2, local_steps=file.rounds.local_steps)
     for path, agent, model in zip(paths, agents, expected.models, strict=True):

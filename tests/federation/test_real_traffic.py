@@ -5,6 +5,8 @@ With a secure sum, no update is either, nor in the files of the server.
 
 from __future__ import annotations
 
+import io
+import re
 import socket
 import socketserver
 import struct
@@ -21,9 +23,10 @@ from pcfed.config.federation_files import read_server_file
 from pcfed.federation import Client, Message, Server, ServerConfig
 from pcfed.federation.client_state import ClientState
 from pcfed.federation.identity import Identity
-from pcfed.federation.paths import MODEL, SECRETS
+from pcfed.federation.paths import CHECKPOINT, MODEL, SECRETS
 from pcfed.federation.processes import HOST, Command, Processes
 from pcfed.federation.secure_agent import SecureAgent
+from pcfed.federation.server_state import ServerState
 from pcfed.storage.archive import load_arrays
 from tests.federation.processes import BATCH, Federation
 
@@ -185,11 +188,33 @@ def forms(update: np.ndarray, step: float) -> Iterator[bytes]:
     yield np.rint(update / step).astype("<i8").tobytes()
 
 
+def model_from_traffic(real: TappedFederation, config: ServerConfig) -> np.ndarray:
+    """Return an agent's model as the server of PCFedAvg could compute it: C plus all u over m.
+
+    Of a secure sum it has masked integers, of which those of u come first.
+    """
+    up, n = b"\0".join(real.tap.up), config.n
+    arrays = [
+        np.load(io.BytesIO(up[found.start() :]), allow_pickle=False)
+        for found in re.finditer(re.escape(b"\x93NUMPY"), up)
+    ]
+    plain = [array for array in arrays if array.dtype == np.float64 and array.size == n]
+    masked = [array for array in arrays if array.dtype == np.uint64 and array.size == 2 * n]
+    updates = [array[:n].view(np.int64) * config.grid for array in masked] or plain[1::2]
+    assert len(updates) == config.rounds
+    start = ServerState.load(real.training_directory / CHECKPOINT).vectors["C"]
+    return start + np.sum(updates, axis=0) / len(real.names)
+
+
 @pytest.mark.federation
 @pytest.mark.parametrize("secure", [False, True])
 def test_updates_in_the_traffic_and_in_the_servers_files(real, secure, tmp_path):
-    """The same search finds every update without a secure sum, and none with it."""
-    real.begin(f"secure is {secure}", rounds=3, secure=secure)
+    """The same search finds every update without a secure sum, and none with it.
+
+    From the updates follows the agent's model, and from what is sent with a secure sum nothing.
+    """
+    algorithm = 'name = "PCFedAvg"\nstep = 0.1\npenalty = 3.0'
+    real.begin(f"secure is {secure}", rounds=3, secure=secure, algorithm=algorithm)
     rehearsal = Rehearsal(real, tmp_path / "rehearsal")
     step = rehearsal.config.grid
     updates = [set(forms(update, step)) for update in rehearsal.updates]
@@ -206,12 +231,16 @@ def test_updates_in_the_traffic_and_in_the_servers_files(real, secure, tmp_path)
     assert real.check(exact=True) == [real.names] * 3
     up = b"\0".join(real.tap.up)
     sent = {i for i, kinds in enumerate(updates) if any_in(kinds, up)}
+    model = rehearsal.kept[-1]
+    difference = np.linalg.norm(model_from_traffic(real, rehearsal.config) - model)
     if secure:
         assert not sent
         assert not database
+        assert difference > 1e3 * np.linalg.norm(model)
     else:
         assert sent == set(range(len(updates)))
         assert database
+        assert difference < 1e-12 * np.linalg.norm(model)
 
 
 def any_in(parts: set[bytes], content: bytes) -> bool:

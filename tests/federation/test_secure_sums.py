@@ -358,7 +358,7 @@ def test_agents_check_the_norms_of_their_own_updates(tmp_path):
         assert len(reasons) == 3
         assert "above the limit 1e-09 of the training, so that it is not sent" in reasons[0]
         assert not [r for r in server.transport.replies if r.vectors]
-        assert all(ClientState.load(c.state_path).pending is None for c in clients.values())
+        assert not any(client.state_path.exists() for client in clients.values())
         # A server that may try many limits in a round would learn the norm.
         server.config = replace(server.config, norm_limit=100.0)
         with pytest.raises(MissingAgents):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +17,22 @@ from pcfed import Problem, certify, run
 from pcfed.algorithms import registry
 from pcfed.cli.federation import status_lines
 from pcfed.config.federation_files import read_agent_file, read_server_file
+from pcfed.federation import server as server_module
 from pcfed.federation import transport
-from pcfed.federation.client_app import build_agent, reply_to
+from pcfed.federation.client_app import build_agent, read_rows, reply_to
 from pcfed.federation.identity import Identity, Roster
 from pcfed.federation.keys import make_agent_key, make_keys
 from pcfed.federation.local_federation import LocalFederation
-from pcfed.federation.protocol import Message
+from pcfed.federation.protocol import Message, ProtocolError
+from pcfed.federation.row_sums import Standardization, federated_scaling, read_scaling
 from pcfed.federation.server import MissingAgents
 from pcfed.federation.server_app import run_task
-from pcfed.federation.server_state import ServerResult
+from pcfed.federation.server_state import ServerResult, ServerState
 from pcfed.federation.status_file import Status, read_history
 from pcfed.federation.transport import to_records
+from pcfed.standardize import Scaling
 from pcfed.storage.archive import load_arrays
+from pcfed.training.outcome import Outcome
 from tests.federation.in_process import without_secure_sum
 
 NAMES = ["agent-1", "agent-2", "agent-3"]
@@ -99,7 +104,10 @@ def train(folder, grid, task="train"):
 def simulated(folder, rounds=2):
     server = read_server_file(folder / "server.toml")
     paths = [folder / f"{name}.toml" for name in NAMES]
-    agents = [build_agent(p, read_agent_file(p), server.model) for p in paths]
+    agents = [
+        build_agent(read_rows(path, file, server.model), file, server.model)
+        for path, file in ((path, read_agent_file(path)) for path in paths)
+    ]
     problem = Problem(agents, server.resolved_center)
     return problem, run(problem, server.algorithm, rounds=rounds, local_steps=20)
 
@@ -469,3 +477,129 @@ def test_a_rollback_by_its_command(folder):
     assert (after.rounds, after.finished) == (4, NAMES)
     assert after.certificate == before.certificate
     assert max(after.audit.values()) < 1e-14
+
+
+# -- sums over rows -------------------------------------------------------------------------------
+
+ROWS = {"agent-1": 30, "agent-2": 40, "agent-3": 25}
+
+
+@pytest.fixture
+def regression_folder(secure_folder) -> Path:
+    """Agents that predict numbers from columns of very different sizes."""
+    rng = np.random.default_rng(5)
+    for i, (name, rows) in enumerate(ROWS.items()):
+        year = rng.integers(1950, 2020, rows) + 3 * i
+        area = 1e4 * rng.normal(size=rows)
+        price = 300 + 2 * (year - 1985) + 1e-3 * area + rng.normal(size=rows)
+        table = np.column_stack([year, area, price])
+        np.savetxt(
+            secure_folder / f"{name}.csv",
+            table,
+            "%.17g",
+            ",",
+            header="year,area,price",
+            comments="",
+        )
+        path = secure_folder / f"{name}.toml"
+        path.write_text(
+            f'name = "{name}"\nfile = "{name}.csv"\ntarget = "price"\nheld_out = 0.2\n'
+            f"constraint = {{ box = [{-1.5 - i / 10}, {1.5 + i / 10}] }}\ncoupling = 0.5\n"
+        )
+    (secure_folder / "server.toml").write_text(
+        'training = "example"\nroster = ["agent-1", "agent-2", "agent-3"]\n'
+        '[model]\nkind = "least-squares"\nfeatures = ["year", "area"]\nstandardize = true\n'
+        "intercept_bound = 1000.0\nl2 = 0.01\n"
+        '[algorithm]\nname = "PCFedSplit"\n'
+        "[rounds]\nrounds = 4\nlocal_steps = 20\nattempts = 2\ndeadline = 0.2\nseed = 3\n"
+    )
+    return secure_folder
+
+
+def agent_rows(folder):
+    server = read_server_file(folder / "server.toml")
+    paths = [folder / f"{name}.toml" for name in NAMES]
+    files = [read_agent_file(path) for path in paths]
+    rows = [read_rows(path, file, server.model) for path, file in zip(paths, files, strict=True)]
+    return server, list(zip(files, rows, strict=True))
+
+
+def test_standardized_data_from_the_files_to_every_agents_model(regression_folder):
+    folder, grid = regression_folder, grid_of(regression_folder)
+    result = train(folder, grid)
+    server, pairs = agent_rows(folder)
+    found = ServerState.load(folder / "server.example" / "checkpoint.npz").scaling
+    expected = Scaling.fit([rows.X[rows.train] for _, rows in pairs], intercept=True)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.scale, expected.scale, rtol=1e-12)
+    targets = np.concatenate([rows.y[rows.train] for _, rows in pairs])
+    assert found.target_mean == pytest.approx(targets.mean(), rel=1e-12)
+    assert grid.kinds.count("totals") == grid.kinds.count("squares") == len(NAMES)
+
+    agents = [build_agent(rows, file, server.model, found) for file, rows in pairs]
+    problem = Problem(agents, "free")
+    options = {"rounds": 4, "local_steps": 20, "seed": 3, "grid": server.grid}
+    simulated = run(problem, server.algorithm, **options)
+    certificate = certify(problem, simulated, tightening=0)
+    assert result.certificate.gap == pytest.approx(certificate.gap, rel=1e-9)
+    assert set(result.audit.values()) == {0.0}
+    held_out = [agent.test for agent in agents]
+    losses = [test.size * test.value(x) for test, x in zip(held_out, simulated.models, strict=True)]
+    assert result.score.rows == sum(test.size for test in held_out) == 19
+    assert result.score.loss == pytest.approx(sum(losses) / 19, rel=1e-9)
+    assert "held-out rows" in result.score.sentence
+
+    for (file, rows), agent, model in zip(pairs, agents, certificate.models, strict=True):
+        arrays = load_arrays(folder / f"{file.name}.example" / "model.npz")[1]
+        delivered = arrays["model"]
+        np.testing.assert_allclose(delivered, found.to_original_units(model[None])[0], rtol=1e-9)
+        assert file.constraint.contains(delivered[:2])
+        assert abs(delivered[0]) == pytest.approx(float(file.constraint.upper), rel=1e-9)
+        # The model predicts the targets in the units of the file.
+        predictions = rows.X[rows.test] @ delivered[:2] + delivered[2]
+        standardized = agent.test.sample_predictions(model).ravel() + found.target_mean
+        np.testing.assert_allclose(predictions, standardized, rtol=1e-9)
+        outcome = Outcome.load(folder / f"{file.name}.example" / "outcome.json")
+        assert outcome.agents[0].held_out == agent.test.size
+        assert outcome.agents[0].usage.active
+        assert "held-out rows" in outcome.notes[1]
+
+
+def test_standardization_needs_all_agents_and_goes_on_when_they_are_there(regression_folder):
+    folder, grid = regression_folder, grid_of(regression_folder)
+    missing = grid.files.pop(2)
+    with pytest.raises(MissingAgents, match="Standardization needs all agents, and agent-2 did"):
+        train(folder, grid)
+    grid.files[2] = missing
+    expected = train(folder, grid).certificate
+    assert expected.gap is not None
+    assert expected.round == 4
+
+
+def test_sums_over_rows_are_taken_once_and_before_the_first_round(regression_folder, caplog):
+    """A server that could choose other means or another time would learn nothing new."""
+    folder, grid = regression_folder, grid_of(regression_folder)
+    train(folder, grid)
+    change(folder, "rounds = 4", "rounds = 5")
+    original = server_module.Server.run
+
+    def ask_again(server):
+        federated_scaling(partial(server._sum_numbers, "A second look"), config)
+        return original(server)
+
+    config = Standardization(2, True, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_module.Server, "run", ask_again)
+        with pytest.raises(MissingAgents, match="taken before the first round"):
+            train(folder, grid)
+
+
+def test_means_and_scales_that_are_not_those_of_the_features(regression_folder):
+    """The agent refuses them before it computes anything."""
+    message = Message("train", {"scaling": '{"mean": [0], "scale": [1], "target_mean": 0}'})
+    with pytest.raises(ProtocolError, match="not those of the features"):
+        read_scaling(message.metadata, 2)
+    for scale in ("0.0", "NaN", "Infinity", "-1.0"):
+        text = f'{{"mean": [0, 0], "scale": [1, {scale}], "target_mean": 0, "intercept": true}}'
+        with pytest.raises(ProtocolError, match="not those of the features"):
+            read_scaling({"scaling": text}, 2)

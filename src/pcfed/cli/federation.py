@@ -350,6 +350,8 @@ def _show_certificate(result: ServerResult) -> None:
         say(result.certificate.sentence)
     elif result.no_certificate is not None:
         say(f"{result.no_certificate} pcfed federation audit tries again.")
+    if result.score is not None:
+        say(result.score.sentence)
 
 
 def _show_audit(result: ServerResult) -> None:

@@ -29,6 +29,7 @@ from pcfed.config.fields import (
     Count,
     CountOrZero,
     FileModel,
+    Fraction,
     KeyErrors,
     Names,
     NonNegativeNumber,
@@ -167,11 +168,14 @@ class ServerModel(FileModel):
     intercept: bool = True
     """Whether the model has an intercept; constraints do not apply to it."""
     intercept_bound: PositiveNumber | None = Field(default=None, examples=[1000.0])
-    """Largest absolute value of the intercept, the score of a row of zeros; data are not centred in
-    a federation. By default 30 for labels and none for numbers, for which there is no certificate
-    without it."""
+    """Largest absolute value of the intercept, the score of a row of zeros or, with standardize, of
+    the mean of all rows minus the mean of all targets. By default 30 for labels and none for
+    numbers, for which there is no certificate without it."""
     l2: NonNegativeNumber = 0.0
     """Weight of the l2 term on the coefficients."""
+    standardize: bool = False
+    """Whether features are centred and scaled with the means and scales of the rows of all agents,
+    for which a secure sum is needed. Constraints and models are in the units of the data."""
     dtype: Dtype = "float64"
     """Type of the features and of local steps."""
 
@@ -199,6 +203,11 @@ class ServerModel(FileModel):
     def resolved_intercept_bound(self) -> float | None:
         """The bound on intercepts; None if there is no intercept or no bound."""
         return (self.intercept_bound or self.kind.intercept_bound) if self.intercept else None
+
+    @property
+    def centers_target(self) -> bool:
+        """Whether the target is centred: where it is a number and there is an intercept."""
+        return self.standardize and self.intercept and self.labels is None
 
     @property
     def n(self) -> int:
@@ -283,6 +292,12 @@ class ServerFile(FileModel):
             )
         if self.resolved_secure:
             yield from self._secure_errors()
+        elif self.model.standardize:
+            yield (
+                "model.standardize",
+                "must be false without a secure sum, got true: the server would see the means of "
+                "every agent's rows; set secure = true, or remove one of the two.",
+            )
         model = self.model
         if self.rounds.gap is not None and model.intercept and not model.resolved_intercept_bound:
             yield (
@@ -375,8 +390,12 @@ class AgentFile(FileModel):
     batch: Portion = 1.0
     """Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a number of
     rows."""
+    held_out: Fraction = 0.0
+    """The share of the agent's rows that it is not trained on. Their mean loss over all agents is
+    shown to the server if there is a secure sum, and the agent's own report has its score on
+    them."""
     certificate: bool = False
-    """Whether the agent takes part in certificates."""
+    """Whether the agent takes part in certificates without a secure sum; with one, all do."""
     report: Report = ()
     """Which metrics of the agent's model the server may know."""
     secure: bool | None = None

@@ -21,13 +21,18 @@ from pcfed.config.federation_files import AgentFile, ServerModel
 from pcfed.config.train_file import Config, read_config
 from pcfed.federation.paths import MODEL, REPORT
 from pcfed.problem import Agent
+from pcfed.standardize import Scaling
 from pcfed.storage.archive import save_arrays
-from pcfed.training.comparison import compare_training_losses
+from pcfed.training.comparison import (
+    Comparison,
+    compare_on_held_out_rows,
+    compare_training_losses,
+)
 from pcfed.training.directory import RunMetadata
 from pcfed.training.outcome import AgentOutcome, LimitUsage, Outcome
 from pcfed.training.run_warnings import RunWarning
 from pcfed.training.saved_run import open_run
-from pcfed.training.trained_models import TrainedModels, delivered_model
+from pcfed.training.trained_models import TrainedModels, delivered_model, models_of_data
 
 FORMAT = 1
 """Version of the model file."""
@@ -36,17 +41,18 @@ LINEAR_KEYS = {"kind", "intercept", "intercept_bound", "l2"}
 
 NOTES = (
     "One of the {m} agents of the training {training}. This folder stays with the agent.",
-    "No rows are held out in a federation: scores are those on the rows of the training.",
+    "Scores are those on {rows}.",
 )
 NO_SHARED_MODEL = "The algorithm has no shared model; the own model stands for it."
 
 
 @dataclass(frozen=True)
 class AgentFiles:
-    """The agent's file, and the model that the server trains."""
+    """The agent's file, the model that the server trains, and the scaling of the data, if any."""
 
     agent: AgentFile
     model: ServerModel
+    scaling: Scaling | None = None
 
     @property
     def model_metadata(self) -> dict[str, Any]:
@@ -77,6 +83,11 @@ def save_results(folder: Path, end: AgentEnd, files: AgentFiles | None) -> None:
     A run directory has the names of columns and labels, which only the files have.
     """
     feasible = delivered_model(end.agent, end.model)
+    scaling = None if files is None else files.scaling
+    delivered = feasible
+    if files is not None and scaling is not None:
+        k = math.prod(end.agent.loss.shape)
+        delivered = models_of_data(scaling, feasible[None], [files.agent.constraint], k)[0]
     described = {
         "what": "the feasible model of an agent of pcfed",
         "format": FORMAT,
@@ -86,12 +97,12 @@ def save_results(folder: Path, end: AgentEnd, files: AgentFiles | None) -> None:
         "shape": list(end.agent.loss.shape),
         **({} if files is None else files.model_metadata),
     }
-    save_arrays(folder / MODEL, described, {"model": feasible})
+    save_arrays(folder / MODEL, described, {"model": delivered})
     if files is None:
         return
-    models = _trained_models(end, feasible, files.model)
+    models = _trained_models(end, delivered, files)
     models.save(folder / "models.npz")
-    _outcome(end, feasible, models).save(folder / "outcome.json")
+    _outcome(end, feasible, models, files).save(folder / "outcome.json")
     # There is no digest: pcfed train must not continue in this folder.
     RunMetadata.of(_config(folder, end, files), digest="").save(folder / "config.json")
     # Flower starts a process for each message, and only the last one needs a report.
@@ -106,7 +117,12 @@ def _config(folder: Path, end: AgentEnd, files: AgentFiles) -> Config:
     metadata, model = end.metadata, files.model
     tables = {
         "model": model.model_dump(include=LINEAR_KEYS, exclude_none=True),
-        "data": {"features": list(model.features), "dtype": model.dtype, "held_out": 0.0},
+        "data": {
+            "features": list(model.features),
+            "dtype": model.dtype,
+            "held_out": files.agent.held_out,
+            "standardize": model.standardize,
+        },
         "algorithm": to_mapping(end.algorithm),
         "training": {
             "rounds": max(1, int(metadata["round"])),
@@ -121,46 +137,55 @@ def _config(folder: Path, end: AgentEnd, files: AgentFiles) -> Config:
     return read_config(tables, folder / "config.json")
 
 
-def _trained_models(end: AgentEnd, feasible: Float64Array, model: ServerModel) -> TrainedModels:
-    """Return the own model and the shared one, ready for predictions."""
-    shared = feasible if end.shared is None else np.asarray(end.shared, np.float64)
+def _trained_models(end: AgentEnd, own: Float64Array, files: AgentFiles) -> TrainedModels:
+    """Return the own model and the shared one in the units of the data, ready for predictions."""
+    model, shared = files.model, own
+    if end.shared is not None:
+        shared = np.asarray(end.shared, np.float64)
+        if files.scaling is not None:
+            shared = files.scaling.to_original_units(shared[None])[0]
     return TrainedModels(
         kind=model.kind,
         names=(end.name,),
         columns=tuple(model.features),
         labels=model.labels,
         layout=model.kind.layout(len(model.features), model.labels, intercept=model.intercept),
-        models=feasible[None],
+        models=own[None],
         average=shared,
     )
 
 
-def _outcome(end: AgentEnd, feasible: Float64Array, models: TrainedModels) -> Outcome:
-    """Return the verdict on the own model, and the certificate of all models."""
-    agent, metadata = end.agent, end.metadata
-    usage = agent.constraint.usage(_constrained(agent, feasible))
-    shared = None if end.shared is None else models.average
-    other = (
-        None
-        if shared is None
-        else compare_training_losses(agent.loss, feasible, shared, "the shared model")
-    )
+def _outcome(
+    end: AgentEnd, feasible: Float64Array, models: TrainedModels, files: AgentFiles
+) -> Outcome:
+    """Return the verdict on the own model, and the certificate of all models.
+
+    Losses are functions of ``feasible`` in the coordinates of the training, and limits of
+    ``models`` in the units of the data.
+    """
+    agent, metadata, constraint = end.agent, end.metadata, files.agent.constraint
+    trained, own = np.asarray(end.model, np.float64), models.models[0]
+    if files.scaling is not None:
+        trained = files.scaling.to_original_units(trained[None])[0]
+    usage = constraint.usage(_constrained(agent, own))
+    shared = None if end.shared is None else np.asarray(end.shared, np.float64)
     verdict = AgentOutcome(
         agent=end.name,
-        constraint=agent.constraint.spec[:200],
+        constraint=constraint.spec[:200],
         usage=LimitUsage(usage.text, usage.active, usage.share),
-        infeasibility=agent.feasible_set.distance(end.model),
-        distance=float(np.linalg.norm(feasible - models.average)),
-        held_out=0,
+        infeasibility=constraint.distance(_constrained(agent, trained)),
+        distance=0.0 if shared is None else float(np.linalg.norm(feasible - shared)),
+        held_out=0 if agent.test is None else agent.test.size,
         score=None if shared is None else _score(agent, feasible),
         average_score=None if shared is None else _score(agent, shared),
         local_score=None,
         against_alone=None,
-        against_average=other,
+        against_average=None if shared is None else _compare(agent, feasible, shared, models),
     )
     objective, gap = metadata.get("objective"), metadata.get("gap")
     is_known = objective is not None and gap is not None
-    notes = [note.format(**metadata) for note in NOTES]
+    rows = "the rows of the training" if agent.test is None else "held-out rows"
+    notes = [note.format(**metadata, rows=rows) for note in NOTES]
     return Outcome(
         status="finished",
         rounds=int(metadata["round"]),
@@ -177,8 +202,19 @@ def _outcome(end: AgentEnd, feasible: Float64Array, models: TrainedModels) -> Ou
     )
 
 
+def _compare(
+    agent: Agent, own: Float64Array, shared: Float64Array, models: TrainedModels
+) -> Comparison | None:
+    """Compare the own model with the shared one, on held-out rows if there are any."""
+    name = "the shared model"
+    if agent.test is None:
+        return compare_training_losses(agent.loss, own, shared, name)
+    score_name = models.output.score_name
+    return compare_on_held_out_rows(agent.test, own, shared, score_name=score_name, other_name=name)
+
+
 def _score(agent: Agent, x: Array) -> float | None:
-    score = agent.loss.accuracy(x)
+    score = (agent.test or agent.loss).accuracy(x)
     return float(score) if math.isfinite(score) else None
 
 

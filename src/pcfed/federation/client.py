@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, Update
 from pcfed.algorithms.grid import Grid, Integers, add_integers, encode_all, joined_integers
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
 from pcfed.federation.certification import REPLY_VECTORS, certificate_reply, summands
 from pcfed.federation.client_state import Audit, ClientState, PendingUpdate
@@ -44,6 +44,7 @@ from pcfed.federation.protocol import (
     read_round_info,
 )
 from pcfed.federation.rollback import earlier_state, keep_state, remove_unneeded
+from pcfed.federation.row_sums import ROW_SUMS, SQUARES, TOTALS, row_sums_reply
 from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.threads import one_blas_thread
@@ -51,6 +52,10 @@ from pcfed.storage.locks import exclusive_lock
 
 if TYPE_CHECKING:  # it needs an optional package
     from pcfed.federation.secure_agent import SecureAgent
+
+
+BEFORE_TRAINING = frozenset({*SUM_KINDS, TOTALS, SQUARES})
+"""Messages that may come before the scaling of the data is known: they start no state."""
 
 
 class Client:
@@ -72,6 +77,8 @@ class Client:
         Which of ``METRICS`` its owner allows to report to the server.
     files : AgentFiles, optional
         Its file and the server's model, with which the results are a run directory.
+    columns : array of shape (rows, columns), optional
+        Its rows for training as they are in its file, if the data are standardised.
     secure : SecureAgent, optional
         Its side of secure sums; None if it has no key, and can't take part in them.
     only_secure : bool
@@ -90,13 +97,14 @@ class Client:
         certificate: bool = False,
         report: Sequence[str] = (),
         files: AgentFiles | None = None,
+        columns: Float64Array | None = None,
         secure: SecureAgent | None = None,
         only_secure: bool = False,
         rollbacks: int = 0,
     ) -> None:
         self.name, self.agent, self.folder = name, agent, folder
         self._certificate, self._report = certificate, report
-        self._files = files
+        self._files, self._columns = files, columns
         self._secure, self._only_secure, self._rollbacks = secure, only_secure, rollbacks
         size = resolve_batch_size(batch, agent.loss.size, agent=name)
         self._batches = BatchSampler(agent.loss.size, size)
@@ -129,7 +137,8 @@ class Client:
             reply = self._reply(algorithm, state, message)
             # The state must be on the disk before the server can see the update: an agent that
             # forgot an accepted update would disagree with the server for ever.
-            state.save(self.state_path)
+            if self.state_path.exists() or message.kind not in BEFORE_TRAINING:
+                state.save(self.state_path)
             remove_unneeded(self.folder, state, message.metadata)
             return reply
 
@@ -213,6 +222,9 @@ class Client:
             m = int(message.metadata["m"])
             found = certificate_reply(kind, self.agent, model, message.vectors, m)
             integers = grid.encode_wide(kind, summands(kind, *found))
+        elif kind in ROW_SUMS:
+            sums = row_sums_reply(message, self.agent, model, self._columns)
+            integers = grid.encode_wide(kind, sums)
         else:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
         masked, more = secure.mask(message, integers, complete=True)

@@ -7,12 +7,14 @@ directory beside that file, one for each training.
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pcfed.arrays import Float64Array
 from pcfed.config.federation_files import AgentFile, ServerModel, read_agent_file
 from pcfed.config.imports import import_modules
 from pcfed.data.encoding import Encoding, numeric_target
@@ -20,13 +22,16 @@ from pcfed.data.tables import Table, read_table
 from pcfed.errors import join_names, short_repr
 from pcfed.extras import MissingExtra
 from pcfed.federation.agent_report import AgentFiles
-from pcfed.federation.client import Client
+from pcfed.federation.client import BEFORE_TRAINING, Client
 from pcfed.federation.identity import Identity, Roster
 from pcfed.federation.paths import SECRETS, training_directory
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError, Scalar
+from pcfed.federation.row_sums import read_scaling
 from pcfed.federation.secure_agent import SecureAgent
 from pcfed.federation.transport import from_records, to_records
 from pcfed.problem import Agent
+from pcfed.sampling import split_rows
+from pcfed.standardize import Scaling
 
 try:
     from flwr.app import Context
@@ -85,37 +90,94 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
     if identity is not None:
         roster = Roster.beside(path)
         secure = SecureAgent(file.name, identity, folder / SECRETS, roster)
+    scaling = read_scaling(message.metadata, len(model.features))
+    if model.standardize and scaling is None and message.kind not in BEFORE_TRAINING:
+        raise ProtocolError("the server standardizes the data, and sent no means and scales")
+    rows = read_rows(path, file, model)
     return Client(
         file.name,
-        build_agent(path, file, model),
+        build_agent(rows, file, model, scaling),
         folder,
         batch=file.batch,
         certificate=file.certificate,
         report=file.report,
-        files=AgentFiles(file, model),
+        files=AgentFiles(file, model, scaling),
+        columns=_standardized_columns(rows, model),
         secure=secure,
         only_secure=file.only_secure(int(message.metadata["m"])),
         rollbacks=file.rollbacks,
     )
 
 
-def build_agent(path: Path, file: AgentFile, model: ServerModel) -> Agent:
-    """Return the agent of an agent.toml, with its data, for the model that the server sent."""
+class AgentRows(NamedTuple):
+    """The rows of an agent's file.
+
+    Attributes
+    ----------
+    X : array of shape (rows, features)
+        The features.
+    y : array of shape (rows,)
+        Numbers, or the positions of labels.
+    train, test : array of int
+        The rows for training, and those that are held out.
+    """
+
+    X: Float64Array
+    y: NDArray[Any]
+    train: NDArray[np.intp]
+    test: NDArray[np.intp]
+
+
+def read_rows(path: Path, file: AgentFile, model: ServerModel) -> AgentRows:
+    """Return the rows of an agent's file, for the model that the server sent.
+
+    The held-out rows are the same in all trainings. If the server could change them, the
+    differences of sums over rows would be those of few rows of one agent.
+    """
     text = () if model.labels is None else (file.target,)
     table = read_table(path.parent / file.file, text=text)
     X = Encoding(tuple(model.features)).matrix(table)
     y = _targets(table, file.target, model.labels)
-    loss = model.kind.build_loss(
-        X, y, model.labels, intercept=model.intercept, l2=model.l2, dtype=model.dtype
+    return AgentRows(X, y, *split_rows(file.held_out, len(X), 0, 0))
+
+
+def build_agent(
+    rows: AgentRows, file: AgentFile, model: ServerModel, scaling: Scaling | None = None
+) -> Agent:
+    """Return the agent of an agent.toml, with common means and scales if data are standardised."""
+    X, y, constraint = rows.X, rows.y, file.constraint
+    if scaling is not None:
+        X = scaling.transform(X)
+        y = y - scaling.target_mean if model.labels is None else y
+
+    # The loss of held-out rows is that of predictions alone.
+    loss, *test = (
+        model.kind.build_loss(
+            X[some], y[some], model.labels, intercept=model.intercept, l2=l2, dtype=model.dtype
+        )
+        for some, l2 in ((rows.train, model.l2), (rows.test, 0.0))
+        if len(some)
     )
+    if scaling is not None:
+        option = "model.standardize = false in server.toml"
+        constraint = scaling.transform_constraint(constraint, math.prod(loss.shape), option=option)
     return Agent(
         loss,
-        file.constraint,
+        constraint,
         file.coupling,
         file.personalization,
+        test=test[0] if test else None,
         name=file.name,
         intercept_bound=model.resolved_intercept_bound,
     )
+
+
+def _standardized_columns(rows: AgentRows, model: ServerModel) -> Float64Array | None:
+    """Return the rows for training whose means and scales are needed, as they are in the file."""
+    if not model.standardize:
+        return None
+    columns = np.column_stack([rows.X, rows.y]) if model.centers_target else rows.X
+    return np.asarray(columns[rows.train], np.float64)
 
 
 def _targets(table: Table, target: str, labels: tuple[str, ...] | None) -> NDArray[Any]:

@@ -10,9 +10,11 @@
                agent: three numbers for each audited vector
     feasible_model, objective_terms, gap_term
                the three exchanges of a certificate (`pcfed.federation.certification`)
+    totals, squares, score
+               sums over the rows of all agents (`pcfed.federation.row_sums`)
     introduce, announce, confirm, unmask
                those of a secure sum (`pcfed.federation.secure_sums`), under which the replies to
-               train, audit and the exchanges of a certificate are masked integers
+               train, audit, the exchanges of a certificate and sums over rows are masked integers
 
 Every message of the server after ``hello`` contains the round of the agent's last accepted update,
 and how often the training has gone back to an earlier round (`pcfed.federation.rollback`).

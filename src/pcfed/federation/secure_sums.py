@@ -364,9 +364,9 @@ class SecureSums:
             missing = self._ask_for_announcements(place, len(self.roster))
             announced = self._at(self._announced[COMPLETE], place)
             if len(announced) < len(self.roster):
-                return {
-                    name: missing.get(name, "") for name in self.roster if name not in announced
-                }
+                # With too few introductions nobody was asked for an announcement.
+                heard = announced or self._introductions
+                return {name: missing.get(name, "") for name in self.roster if name not in heard}
         self._announced[COMPLETE] = {}
         listed = json.dumps([announced[name].public for name in sorted(announced)])
         more = {**metadata, "participants": listed, "next_place": str(place)}

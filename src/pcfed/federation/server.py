@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,6 +50,13 @@ from pcfed.federation.protocol import (
 )
 from pcfed.federation.replies import reported_metrics, sent_names, split_replies
 from pcfed.federation.rollback import keep_checkpoint
+from pcfed.federation.row_sums import (
+    HeldOutScore,
+    Standardization,
+    federated_scaling,
+    held_out_score,
+    scaling_metadata,
+)
 from pcfed.federation.server_state import Place, ServerConfig, ServerResult, ServerState
 from pcfed.federation.status_file import StatusCallback, read_history
 from pcfed.storage.journal import Journal
@@ -142,9 +150,24 @@ class Server:
         Raises MissingAgents if all attempts at a round had too few agents, or ``gap`` is set and an
         agent's owner does not consent to certificates. Call it again to resume.
         """
+        if self.config.standardization is not None and self.state.scaling is None:
+            self._standardize(self.config.standardization)
         while self.state.round < self.config.rounds and not self._gap_reached():
             self.run_round()
         return self.state
+
+    def _standardize(self, what: Standardization) -> None:
+        """Find the common means and scales of the data; all agents must answer."""
+        self._report_stage("standardization")
+        for attempt in range(self.config.attempts):
+            try:
+                scaling = federated_scaling(partial(self._sum_numbers, "Standardization"), what)
+            except MissingAgents:
+                if attempt == self.config.attempts - 1:
+                    raise
+            else:
+                self._save(replace(self.state, scaling=scaling))
+                return
 
     def run_round(self) -> None:
         """Run one round; repeat it until enough updates are accepted."""
@@ -365,7 +388,18 @@ class Server:
             result = replace(result, no_certificate=str(error))
         confirmed = self.finish(result.certificate)
         metrics = {name: reported for name, reported in confirmed.items() if reported}
-        return self.add_audit(replace(result, finished=list(confirmed), metrics=metrics))
+        result = replace(result, finished=list(confirmed), metrics=metrics, score=self._score())
+        return self.add_audit(result)
+
+    def _score(self) -> HeldOutScore | None:
+        """Return how good the models are on held-out rows; None if that is not known."""
+        if self._secure is None:
+            return None  # the server would see the score of every agent
+        try:
+            return held_out_score(partial(self._sum_numbers, "The score"))
+        except MissingAgents as error:
+            self.on_status(note=str(error))
+            return None
 
     def repeat_audit(self, result: ServerResult) -> ServerResult:
         """Return a result with a new audit, and with a certificate if the end had none."""
@@ -388,18 +422,25 @@ class Server:
         it, because a reply may be the first to say that an owner does not consent.
         """
         if self._secure:
-            m = len(self.config.roster)
-            grid = Grid(self.config.grid, m)
             size = len(REPLY_VECTORS[kind]) * self.config.n + len(SUMMED_NUMBERS[kind])
-            width = grid.width(STATISTICS, size)
-            total = self._sum_all(self._secure, kind, width, "A certificate", vectors)
-            return totals_of_sum(kind, grid.decode_wide(total), m)
+            total = self._sum_numbers("A certificate", kind, size, vectors)
+            return totals_of_sum(kind, total, len(self.config.roster))
         self._require_consent("A certificate")
         try:
             replies = self._ask_all(kind, REPLY_VECTORS[kind], "A certificate", vectors)
             return totals_of_replies(replies, kind)
         finally:
             self._require_consent("A certificate")
+
+    def _sum_numbers(
+        self, purpose: str, kind: str, size: int, vectors: Mapping[str, Array]
+    ) -> Float64Array:
+        """Return the secure sum of so many numbers over all agents, or raise."""
+        if self._secure is None:
+            raise ValueError(f"{purpose} needs a secure sum; set secure = true.")
+        grid = Grid(self.config.grid, len(self.config.roster))
+        width = grid.width(STATISTICS, size)
+        return grid.decode_wide(self._sum_all(self._secure, kind, width, purpose, vectors))
 
     def _sum_all(
         self,
@@ -528,6 +569,7 @@ class Server:
             "keep_every": config.keep_every,
             "keep": config.keep,
             **(secure if config.secure else {}),
+            **({} if state.scaling is None else scaling_metadata(state.scaling)),
             "position": config.roster.index(name),
             "accepted_round": state.accepted[name],
         }
@@ -559,7 +601,8 @@ class Server:
         """Return the state of a checkpoint, which must belong to this training."""
         state = ServerState.load(path)
         expected = self.config.identity()
-        changed = [key for key, value in expected.items() if state.config.get(key) != value]
+        keys = dict.fromkeys([*expected, *state.config])
+        changed = [key for key in keys if state.config.get(key) != expected.get(key)]
         if changed:
             raise ValueError(
                 f"{path} is the checkpoint of a training with another {', '.join(changed)}; "

@@ -120,6 +120,8 @@ def _progress(record: ServerRecord) -> list[Block]:
     if missing:
         answers = f"{', '.join(missing)} did not answer at the end; run the training again."
     found = {"certificate": certificate or "There is none.", "audit": audit or "There is none."}
+    if result.score is not None:
+        found["held-out rows"] = result.score.sentence
     return [*blocks, Definitions({**found, "models": answers})]
 
 

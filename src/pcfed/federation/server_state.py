@@ -16,8 +16,15 @@ from pcfed.config.federation_files import ServerFile
 from pcfed.federation.certification import FederatedCertificate
 from pcfed.federation.norm_limits import Norms
 from pcfed.federation.paths import CHECKPOINT, RESULT
+from pcfed.federation.row_sums import (
+    HeldOutScore,
+    Standardization,
+    read_scaling,
+    scaling_metadata,
+)
 from pcfed.problem import Center
 from pcfed.simulation.result import arrays_in
+from pcfed.standardize import Scaling
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.journal import Extent
 from pcfed.storage.saved import Metadata, SavedArchive, SavedJson, Upgrades
@@ -73,6 +80,8 @@ class ServerConfig:
         The step of the grid of a secure sum, a power of two.
     colluders : int
         How many agents may work together with the server, and the others stay private.
+    standardization : Standardization or None
+        What is standardised with means and scales of all agents' rows; it needs a secure sum.
     identities : mapping of str to str
         The registered public keys of agents, where they are known.
     """
@@ -96,6 +105,7 @@ class ServerConfig:
     secure: bool = False
     grid: float = DEFAULT_STEP
     colluders: int = 1
+    standardization: Standardization | None = None
     identities: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,6 +122,10 @@ class ServerConfig:
             "grid": file.grid,
             "colluders": file.resolved_colluders,
         }
+        model = file.model
+        if model.standardize:
+            what = Standardization(len(model.features), model.intercept, model.centers_target)
+            options["standardization"] = what
         return cls(file.training, roster, file.model.n, file.algorithm, **options)
 
     def identity(self) -> dict[str, Any]:
@@ -126,6 +140,7 @@ class ServerConfig:
             "seed": self.seed,
             "secure": self.secure,
             **({"grid": self.grid, "colluders": self.colluders} if self.secure else {}),
+            **({"standardize": True} if self.standardization else {}),
         }
 
 
@@ -138,7 +153,8 @@ class ServerState(SavedArchive):
     update of each agent, ``history`` is the part of the history file that belongs to these rounds,
     ``norms`` are the usual norms of updates, and ``rollbacks`` has for each rollback the rounds
     from which and to which the training went back. ``totals`` are the sums of all accepted updates
-    as integers, if the training has a secure sum.
+    as integers, if the training has a secure sum. ``scaling`` has the common means and scales of
+    the data, once they are known.
     """
 
     file_kind: ClassVar[str] = "checkpoint of a federation's server"
@@ -158,6 +174,7 @@ class ServerState(SavedArchive):
     norms: Norms = field(default_factory=Norms)
     rollbacks: tuple[tuple[int, int], ...] = ()
     totals: Mapping[str, Integers] = field(default_factory=dict)
+    scaling: Scaling | None = None
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
         metadata = {
@@ -167,6 +184,7 @@ class ServerState(SavedArchive):
             "history": self.history,
             "norms": asdict(self.norms),
             "rollbacks": self.rollbacks,
+            **({} if self.scaling is None else scaling_metadata(self.scaling)),
         }
         arrays: dict[str, AnyArray] = {
             f"{group}/{name}": vector
@@ -187,6 +205,7 @@ class ServerState(SavedArchive):
             Norms(**metadata["norms"]),
             tuple((before, after) for before, after in metadata["rollbacks"]),
             integers_in(arrays, "totals"),
+            read_scaling(metadata),
         )
 
 
@@ -213,6 +232,8 @@ class ServerResult(SavedJson):
         For each audited vector, the distance of the server's average from the agents'.
     no_certificate, no_audit : str or None
         Why there is no certificate or no audit: a sentence.
+    score : HeldOutScore or None
+        How good the models are on held-out rows of all agents, if there are any.
     """
 
     file_kind: ClassVar[str] = "result of a training"
@@ -225,6 +246,7 @@ class ServerResult(SavedJson):
     no_certificate: str | None = None
     audit: Mapping[str, float] | None = None
     no_audit: str | None = None
+    score: HeldOutScore | None = None
 
     def reaches(self, gap: float | None) -> bool:
         """Return whether the certificate has at most this relative gap; None is no gap at all."""
@@ -237,7 +259,9 @@ class ServerResult(SavedJson):
     def _from_json(cls, contents: Metadata) -> Self:
         found = contents["certificate"]
         certificate = None if found is None else FederatedCertificate(**found)
-        return cls(**{**contents, "certificate": certificate})
+        score = contents.get("score")
+        more = {"certificate": certificate, "score": score and HeldOutScore(**score)}
+        return cls(**{**contents, **more})
 
 
 def ended_result(folder: Path, config: ServerConfig) -> ServerResult | None:

@@ -22,7 +22,7 @@ from pcfed.losses import Loss
 from pcfed.losses.intercepts import default_intercept_bound
 from pcfed.losses.kinds import TORCH, Label, LinearKind
 from pcfed.problem import Agent, Problem
-from pcfed.sampling import Purpose, random_stream, resolve_batch_size
+from pcfed.sampling import resolve_batch_size, split_rows
 from pcfed.sets import ConvexSet
 from pcfed.standardize import Scaling
 from pcfed.training.modules import constraint_for_module, initial_parameters, load_module
@@ -132,7 +132,8 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
     _check_num_rows(where, roster)
     tables = [table for _, table in roster]
     found = read_targets(where, config.model, tables, targets, names)
-    splits = [_split_rows(config, i, table.rows) for i, table in enumerate(tables)]
+    held_out, seed = config.data.held_out, config.training.seed
+    splits = [split_rows(held_out, table.rows, seed, i) for i, table in enumerate(tables)]
     encoding = fit_encoding(
         tables,
         [train for train, _ in splits],
@@ -265,14 +266,6 @@ def _sorted_names(names: Sequence[str] | dict[str, Any]) -> list[str]:
     ordered = sorted(names)
     are_integers = all(name.isascii() and name.isdecimal() for name in ordered)
     return sorted(ordered, key=int) if are_integers else ordered
-
-
-def _split_rows(config: Config, i: int, rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return agent i's rows for training and for testing, both in the order of the file."""
-    num_test = min(round(config.data.held_out * rows), rows - 1)
-    stream = random_stream(config.training.seed, Purpose.HELD_OUT, i)
-    order = stream.permutation(rows).astype(np.intp)
-    return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
 def _missing_labels(data: _AgentData, labels: tuple[Label, ...] | None) -> tuple[Label, ...]:

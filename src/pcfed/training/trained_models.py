@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from pcfed.notebook import html_table
 from pcfed.problem import Agent
 from pcfed.sets import ConvexSet
 from pcfed.simulation.result import Result, check_arrays
+from pcfed.standardize import Scaling
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.saved import Metadata, SavedArchive
 from pcfed.training.modules import initial_parameters
@@ -108,12 +109,8 @@ class TrainedModels(SavedArchive):
         center = result.center
         if setup.scaling is not None:
             center = setup.scaling.to_original_units(center[None])[0]
-            models = setup.scaling.to_original_units(models)
-            # Going back to the units of the data rounds, which may leave the set again.
-            for x, constraint in zip(models, setup.constraints, strict=True):
-                coefficients = x[: math.prod(setup.problem.shape)]
-                coefficients[:] = project_with_zeros(constraint, coefficients)
-            models += 0.0  # turns -0.0 into 0.0
+            k = math.prod(setup.problem.shape)
+            models = models_of_data(setup.scaling, models, setup.constraints, k)
         return TrainedModels(
             kind=kind,
             names=setup.problem.names,
@@ -301,6 +298,17 @@ def delivered_model(agent: Agent, model: Array) -> Float64Array:
     rounding = ROUNDING[np.dtype(agent.loss.dtype)]
     feasible[:k] = project_with_zeros(agent.constraint, model[:k], rounding=rounding)
     return feasible
+
+
+def models_of_data(
+    scaling: Scaling, models: Float64Array, constraints: Sequence[ConvexSet], k: int
+) -> Float64Array:
+    """Return feasible models in the units of the data; their first k numbers are coefficients."""
+    models = scaling.to_original_units(models)
+    # Going back to the units of the data rounds, which may leave the set again.
+    for x, constraint in zip(models, constraints, strict=True):
+        x[:k] = project_with_zeros(constraint, x[:k])
+    return models + 0.0  # turns -0.0 into 0.0
 
 
 def project_with_zeros(convex: ConvexSet, x: Array, *, rounding: float = 0.0) -> Float64Array:
