@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
-from pcfed.algorithms import Algorithm, PenaltyAlgorithm
+from pcfed.algorithms import Algorithm, StepAlgorithm
 from pcfed.algorithms.registry import (
     Parameter,
     algorithm_names,
@@ -100,7 +100,7 @@ def number_or_keyword(keywords: Sequence[str], *, zero: bool) -> Any:
 
 def _schedule_keywords(algorithm: type[Algorithm]) -> tuple[str, ...]:
     """Return the keywords that steps and penalties of an algorithm may have in files."""
-    return algorithm.keywords if issubclass(algorithm, PenaltyAlgorithm) else ()
+    return algorithm.keywords if issubclass(algorithm, StepAlgorithm) else ()
 
 
 def _type(algorithm: type[Algorithm], parameter: Parameter, keywords: Sequence[str]) -> Any:
