@@ -6,7 +6,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pcfed import Agent, FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Problem, Scaffold
+from pcfed import (
+    Agent,
+    Ditto,
+    FedAvg,
+    FedProx,
+    FedRep,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    PerFedAvg,
+    PFedMe,
+    Problem,
+    Scaffold,
+)
 from pcfed.losses import LeastSquares, SoftmaxRegression
 from pcfed.sets import (
     Affine,
@@ -69,6 +82,10 @@ ALGORITHMS = {
     "FedProx": FedProx(step=0.05, penalty=3.0, prox=0.5),
     "Scaffold": Scaffold(step=0.05, penalty=3.0),
     "Local": Local(step=0.05, penalty=3.0),
+    "Ditto": Ditto(step=0.05, prox=0.5),
+    "PFedMe": PFedMe(step=0.1, own_step=0.05, prox=2.0, own_steps=3),
+    "PerFedAvg": PerFedAvg(step=0.05, own_step=0.1, hessian_free=True),
+    "FedRep": FedRep(step=0.05, own=((-2, None),), own_steps=2),
 }
 
 

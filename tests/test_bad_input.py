@@ -5,7 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pcfed import Agent, FedAvg, FedProx, PCFedAvg, PCFedSplit, Power, Problem, Scaffold, run
+from pcfed import (
+    Agent,
+    Ditto,
+    FedAvg,
+    FedProx,
+    PCFedAvg,
+    PCFedSplit,
+    PerFedAvg,
+    PFedMe,
+    Power,
+    Problem,
+    Scaffold,
+    run,
+)
 from pcfed.losses import LeastSquares
 from pcfed.reference import reference
 from pcfed.sets import Box, L1Ball
@@ -40,6 +53,21 @@ CASES = {
     "server step": (
         lambda: Scaffold(step=1.0, server_step=0.0),
         "Scaffold: server_step must be > 0, got 0.0",
+    ),
+    "prox of Ditto": (lambda: Ditto(1.0, prox=-1.0), "Ditto: prox must be ≥ 0, got -1.0"),
+    "prox of PFedMe": (lambda: PFedMe(1.0, prox=0.0), "PFedMe: prox must be > 0, got 0.0"),
+    "own step": (lambda: PerFedAvg(1.0, own_step=0.0), "PerFedAvg: own_step must be > 0, got 0.0"),
+    "own steps": (
+        lambda: PFedMe(1.0, prox=1.0, own_steps=0),
+        "PFedMe: own_steps must be a whole number ≥ 1, got 0",
+    ),
+    "constrained": (
+        lambda: Ditto(1.0, prox=1.0, constrained="no"),
+        "Ditto: constrained must be True or False, got 'no'",
+    ),
+    "difference": (
+        lambda: PerFedAvg(1.0, difference=np.nan),
+        "PerFedAvg: difference must be a finite number, got nan",
     ),
     "power": (lambda: Power(offset=0.0), "Power: offset must be > 0, got 0.0"),
     "schedule": (

@@ -1,6 +1,18 @@
 """Federated learning in which every agent keeps its own model inside its own private set."""
 
-from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Power, Scaffold
+from pcfed.algorithms import (
+    Ditto,
+    FedAvg,
+    FedProx,
+    FedRep,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    PerFedAvg,
+    PFedMe,
+    Power,
+    Scaffold,
+)
 from pcfed.guarantees import Gap, certify
 from pcfed.problem import Agent, Problem
 from pcfed.simulation import (
@@ -16,13 +28,17 @@ from pcfed.simulation import (
 __all__ = [
     "Agent",
     "Checkpointing",
+    "Ditto",
     "Evaluation",
     "FedAvg",
     "FedProx",
+    "FedRep",
     "Gap",
     "Local",
     "PCFedAvg",
     "PCFedSplit",
+    "PFedMe",
+    "PerFedAvg",
     "Power",
     "Problem",
     "Record",

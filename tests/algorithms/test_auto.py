@@ -9,8 +9,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, run
-from pcfed.algorithms import PenaltyAlgorithm, RunInfo
+from pcfed import Agent, Ditto, FedAvg, Local, PCFedAvg, PerFedAvg, Power, Problem, Scaffold, run
+from pcfed.algorithms import PenaltyAlgorithm, RunInfo, StepAlgorithm
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import L1Ball
 from tests.federations import ALGORITHMS, classifiers, regressions
@@ -25,6 +25,9 @@ def test_steps_and_penalties():
         found = algorithm.resolved(problem, RunInfo(100, 10))
         assert found.penalty == 10.0
         assert found.step * (problem.L_f + 10.0) == pytest.approx(0.6)
+    for algorithm, added in ((Ditto("auto", prox=3.0), 3.0), (PerFedAvg("auto"), 0.0)):
+        found = algorithm.resolved(problem, RunInfo(100, 10))
+        assert found.step * (problem.L_f + added) == pytest.approx(0.6)
 
 
 def test_decays_where_gradients_are_noisy_to_the_end():
@@ -41,6 +44,8 @@ def test_every_method_falls_with_auto(kind):
     algorithm = ALGORITHMS[kind]
     if isinstance(algorithm, PenaltyAlgorithm):
         algorithm = replace(algorithm, step="auto", penalty="auto")
+    elif isinstance(algorithm, StepAlgorithm):
+        algorithm = replace(algorithm, step="auto")
     for batch in (1.0, 0.2):
         result = run(classifiers(4), algorithm, rounds=30, local_steps=5, batch=batch)
         assert result.status == "finished"

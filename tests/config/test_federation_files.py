@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from pcfed import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Scaffold
+from pcfed import (
+    Ditto,
+    FedAvg,
+    FedProx,
+    FedRep,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    PerFedAvg,
+    PFedMe,
+    Scaffold,
+)
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.server_state import ServerConfig
 
@@ -114,6 +125,10 @@ def test_a_roster_may_be_a_number(tmp_path):
         ('name = "FedProx"\nstep = 0.1\nprox = 0.5', FedProx(0.1, prox=0.5)),
         ('name = "Scaffold"\nstep = 0.1\nserver_step = 0.5', Scaffold(0.1, server_step=0.5)),
         ('name = "Local"\nstep = 0.1', Local(0.1)),
+        ('name = "Ditto"\nstep = 0.1\nprox = 1', Ditto(0.1, prox=1.0)),
+        ('name = "PFedMe"\nstep = 0.1\nprox = 1', PFedMe(0.1, prox=1.0)),
+        ('name = "PerFedAvg"\nstep = 0.1\nconstrained = false', PerFedAvg(0.1, constrained=False)),
+        ('name = "FedRep"\nstep = 0.1\nown = [[-2, 3]]', FedRep(0.1, own=((-2, 3),))),
     ],
 )
 def test_all_algorithms(tmp_path, table, algorithm):

@@ -92,11 +92,13 @@ def test_the_reference_states_rules_and_defaults():
 def test_keys_with_another_meaning_for_another_algorithm():
     (line,) = (each for each in keys_markdown("train").splitlines() if each.startswith("| `prox`"))
     _, rule, default, meaning = line.strip("| ").split(" | ")
-    assert rule == 'a number > 0 or "auto" with PCFedSplit; a number ≥ 0 with FedProx'
+    rules = ('a number > 0 or "auto" with PCFedSplit', "a number ≥ 0 with Ditto, FedProx")
+    assert rule == "; ".join((*rules, "a number > 0 with PFedMe"))
     assert default.strip() == ""
     assert "PCFedSplit: the length τ of the proximal steps; " in meaning
-    assert "FedProx: the weight of the proximal term. " in meaning
-    assert 'Default: "auto" with PCFedSplit; must be given with FedProx.' in meaning
+    assert "Ditto, FedProx, PFedMe: the weight of the proximal term. " in meaning
+    defaults = '"auto" with PCFedSplit; must be given with Ditto, FedProx, PFedMe.'
+    assert f"Default: {defaults}" in meaning
     assert "| `relaxation` | a number in (0, 2) | `1.8` | PCFedSplit: " in keys_markdown("train")
 
 
@@ -109,6 +111,10 @@ def test_keys_with_another_meaning_for_another_algorithm():
         {"name": "PCFedAvg", "step": "theory", "penalty": "theory"},
         {"name": "FedProx", "prox": 0.0, "step": 0.1, "penalty": "auto"},
         {"name": "Scaffold", "server_step": 0.5},
+        {"name": "Ditto", "prox": 0.0, "own_step": "auto", "constrained": False},
+        {"name": "PFedMe", "prox": 15, "own_step": 0.1, "own_steps": 5, "server_step": 2.0},
+        {"name": "PerFedAvg", "hessian_free": True, "difference": 0.01},
+        {"name": "FedRep", "own": [[0, 3], [5, 9]], "own_steps": 2},
     ],
 )
 def test_tables_that_fit_all_algorithms(table):

@@ -11,7 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pcfed import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Scaffold
+from pcfed import (
+    Ditto,
+    FedAvg,
+    FedProx,
+    FedRep,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    PerFedAvg,
+    PFedMe,
+    Scaffold,
+)
 from pcfed.algorithms.registry import algorithm_names, register
 from pcfed.config.train_file import NOT_IN_DIGEST
 from pcfed.storage.reading import read_file
@@ -111,6 +122,10 @@ def test_what_is_resolved_reads_back(text, tmp_path):
         ('name = "FedProx"\nprox = 0.5\nstep = 1', FedProx(1.0, 0.0, prox=0.5)),
         ('name = "Scaffold"\nserver_step = 0.5', Scaffold("auto", 0.0, server_step=0.5)),
         ('name = "Local"\npenalty = 2', Local("auto", 2.0)),
+        ('name = "Ditto"\nprox = 1', Ditto("auto", prox=1.0)),
+        ('name = "PFedMe"\nprox = 1\nown_steps = 3', PFedMe("auto", prox=1.0, own_steps=3)),
+        ('name = "PerFedAvg"\nown_step = 0.5', PerFedAvg("auto", own_step=0.5)),
+        ('name = "FedRep"\nown = [[0, 2]]', FedRep("auto", own=((0, 2),))),
         ('name = "PCFedAvg"\nstep = "theory"', PCFedAvg("theory", "auto")),
         ("", PCFedSplit()),
         ('prox = "auto"\nrelaxation = 1', PCFedSplit(relaxation=1.0)),

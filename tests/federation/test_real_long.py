@@ -27,6 +27,10 @@ ALGORITHMS = {
     "FedProx": 'name = "FedProx"\nstep = 0.05\npenalty = 3.0\nprox = 0.5',
     "Scaffold": 'name = "Scaffold"\nstep = 0.05\npenalty = 3.0',
     "Local": 'name = "Local"\nstep = 0.05\npenalty = 3.0',
+    "Ditto": 'name = "Ditto"\nstep = 0.05\nprox = 0.5',
+    "PFedMe": 'name = "PFedMe"\nstep = 0.05\nprox = 2.0',
+    "PerFedAvg": 'name = "PerFedAvg"\nstep = 0.05\nhessian_free = true',
+    "FedRep": 'name = "FedRep"\nstep = 0.05\nown = [[0, 2]]',
 }
 FAULTY = "agent-3"
 

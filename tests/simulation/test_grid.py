@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcfed import FedAvg, PCFedAvg, PCFedSplit, Scaffold, run
+from pcfed import (
+    Ditto,
+    FedAvg,
+    FedRep,
+    PCFedAvg,
+    PCFedSplit,
+    PerFedAvg,
+    PFedMe,
+    Scaffold,
+    run,
+)
 from pcfed.algorithms.grid import Grid, OutsideGrid, add_integers
 from tests.federations import classifiers
 
@@ -14,6 +24,10 @@ ALGORITHMS = {
     "PCFedAvg": PCFedAvg(step=0.05, penalty=2.0),
     "Scaffold": Scaffold(step=0.05),
     "FedAvg": FedAvg(step=0.05),
+    "Ditto": Ditto(step=0.05, prox=0.5),
+    "PFedMe": PFedMe(step=0.05, prox=2.0),
+    "PerFedAvg": PerFedAvg(step=0.05, hessian_free=True),
+    "FedRep": FedRep(step=0.05, own=((-12, None),)),
 }
 
 

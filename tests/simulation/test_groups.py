@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from pcfed import Agent, PCFedAvg, Problem, RefusalPolicy, kernels, run
+from pcfed import Agent, PCFedAvg, PFedMe, Problem, RefusalPolicy, kernels, run
 from pcfed.algorithms import LocalContext
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, compiled
 from pcfed.losses.stack import Stack
@@ -80,6 +82,8 @@ def test_all_steps_in_one_compiled_loop_have_the_bits_of_single_ones(algorithm, 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_an_agent_that_diverges_in_a_compiled_loop_spoils_nobody_else(algorithm, monkeypatch):
     wild = classifiers(5, dtype=np.float64, factors=[1, 1, 1e200, 1, 1])
+    if isinstance(algorithm, PFedMe):  # in its set, the agent would not diverge
+        algorithm = replace(algorithm, constrained=False)
     together = run(wild, algorithm, **RUN, batch=0.2, refusals=RefusalPolicy(4))
     monkeypatch.setattr(LocalContext, "batch_sources", lambda work: [])
     one_step_at_a_time = run(wild, algorithm, **RUN, batch=0.2, refusals=RefusalPolicy(4))

@@ -144,7 +144,17 @@ def test_figures_are_those_of_the_problem():
 
 @pytest.mark.parametrize(
     ("algorithm", "up", "down"),
-    [("PCFedAvg", 2, 2), ("FedAvg", 1, 1), ("FedProx", 1, 1), ("Scaffold", 2, 2), ("Local", 0, 0)],
+    [
+        ("PCFedAvg", 2, 2),
+        ("FedAvg", 1, 1),
+        ("FedProx", 1, 1),
+        ("Scaffold", 2, 2),
+        ("Local", 0, 0),
+        ("Ditto", 1, 1),
+        ("PFedMe", 1, 1),
+        ("PerFedAvg", 1, 1),
+        ("FedRep", 1, 1),
+    ],
 )
 def test_bytes_are_those_of_the_vectors_that_are_sent(algorithm, up, down):
     problem = classifiers(4)

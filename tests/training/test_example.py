@@ -13,7 +13,10 @@ from pcfed.training import Data, Model, Outcome, TrainedModels, Training, prepar
 from pcfed.training.example import write_example
 from tests.training.test_train import command
 
-ALGORITHMS = ("FedAvg", "FedProx", "Local", "PCFedAvg", "PCFedSplit", "Scaffold")
+ALGORITHMS = (
+    *("Ditto", "FedAvg", "FedProx", "FedRep", "Local", "PCFedAvg", "PCFedSplit"),
+    *("PFedMe", "PerFedAvg", "Scaffold"),
+)
 
 
 def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
@@ -44,7 +47,7 @@ def test_every_key_is_explained(tmp_path):
     explained = set(re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE))
     known = {key for kind in (Model, Data, Training, AgentTable) for key in kind.model_fields}
     assert {"kind", "target", "rounds", "seed", "constraint", "coupling"} <= explained
-    assert explained <= known | {"name", "prox", "step", "penalty"}
+    assert explained <= known | {"name", "prox", "step", "penalty", "own"}
     described = json.loads(schema.read_text())["properties"]
     assert all(
         described["training"]["properties"][key]["description"] for key in Training.model_fields
@@ -52,9 +55,25 @@ def test_every_key_is_explained(tmp_path):
 
 
 def named_algorithms(text):
-    """Return the names in the line of the algorithm's name: its own, and those of its comment."""
-    (line,) = re.findall(r"^name = .*$", text, re.MULTILINE)
-    return re.findall(r'"(\w+)"', line)
+    """Return the names in the lines of the algorithm's name: its own, and those of its comment."""
+    (lines,) = re.findall(r"^name = .*$(?:\n +#.*$)*", text, re.MULTILINE)
+    return re.findall(r'"(\w+)"', lines)
+
+
+def key_comment(text, key):
+    """Return the comment on a key of the algorithm."""
+    (comment,) = re.findall(rf"^# {key} = .*? +# (.*)$", text, re.MULTILINE)
+    return comment
+
+
+def with_algorithm(text, name):
+    """Return the example with another algorithm, and the keys that it needs."""
+    text = text.replace('name = "PCFedSplit"', f'name = "{name}"')
+    for key in ("prox", "own"):
+        (needing,) = re.findall(r"needed with ([^;:]*)", key_comment(text, key))
+        if name in re.findall(r"\w+", needing):
+            text = text.replace(f"\n# {key} = ", f"\n{key} = ")
+    return text
 
 
 def test_the_comment_names_all_algorithms(tmp_path):
@@ -66,11 +85,7 @@ def test_the_comment_names_all_algorithms(tmp_path):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_comments_on_the_algorithm_may_be_followed(name, tmp_path):
     config = write_example(tmp_path)[0]
-    text = config.read_text().replace('name = "PCFedSplit"', f'name = "{name}"')
-    text = text.replace("rounds = 30", "rounds = 2")
-    if f'"{name}" (needs prox)' in text:
-        text = text.replace("\n# prox = ", "\nprox = ")
-    config.write_text(text)
+    config.write_text(with_algorithm(config.read_text().replace("rounds = 30", "rounds = 2"), name))
     job = prepare(config, tmp_path / "run")
     assert type(job.setup.algorithm).__name__ == name
     result = job.run()
@@ -80,18 +95,14 @@ def test_the_comments_on_the_algorithm_may_be_followed(name, tmp_path):
     assert min(scores) > 0.3
 
 
-@pytest.mark.parametrize("key", ["prox", "step", "penalty"])
+@pytest.mark.parametrize("key", ["prox", "step", "penalty", "own"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_other_keys_of_the_algorithm_are_as_their_comments_say(name, key, tmp_path):
     config = write_example(tmp_path)[0]
-    text = config.read_text().replace('name = "PCFedSplit"', f'name = "{name}"')
-    if name == "FedProx":
-        text = text.replace("\n# prox = ", "\nprox = ")
-    (comment,) = re.findall(rf"^(?:# )?{key} = \S+ +# (.*)$", text, re.MULTILINE)
-    config.write_text(text.replace(f"\n# {key} = ", f"\n{key} = "))
-    excluded = re.findall(r"not with (\w+)", comment)
-    included = re.findall(r"(\w+):", comment)
-    if name in excluded or (included and name not in included):
+    text = config.read_text()
+    comment = key_comment(text, key)
+    config.write_text(with_algorithm(text, name).replace(f"\n# {key} = ", f"\n{key} = "))
+    if (name in re.findall(r"\w+", comment)) == ("not with" in comment):
         with pytest.raises(ValueError, match=f"algorithm has no key '{key}' if name is '{name}'"):
             prepare(config, tmp_path / "run")
     else:

@@ -116,6 +116,10 @@ class Sums:
     vectors: Vectors
     num_aggregated: int
 
+    def mean(self, name: str) -> Array:
+        """Return the mean of a vector over the agents whose updates are in the sums."""
+        return self.vectors[name] / self.num_aggregated
+
 
 STATISTICS = "statistics"
 """The name of the vector of scalars that an agent sends beside its update."""
@@ -131,12 +135,16 @@ class Algorithm(ABC):
     statistics: ClassVar[tuple[str, ...]] = ()
     """The names of scalars that agents send in one vector, ``STATISTICS``; only summed, too."""
 
-    feasible: ClassVar[bool] = False
-    """Whether agents' own models are in their sets in every round: private states then start from
-    projected models."""
-
     advice: ClassVar[str] = "look for very large numbers in the data"
     """What to try if a run diverges."""
+
+    @property
+    def feasible(self) -> bool:
+        """Whether agents' own models are in their sets in every round; False by default.
+
+        Private states then start from projected models.
+        """
+        return False
 
     def stability_warning(self, max_local_steps: int) -> str | None:
         """Return a warning about parameters with which long runs may diverge; None by default."""
@@ -262,46 +270,81 @@ the agents drift apart long before."""
 
 
 @dataclass(frozen=True)
-class PenaltyAlgorithm(Algorithm):
-    r"""An algorithm of local gradient steps on losses with a penalty for leaving the agent's set.
+class StepAlgorithm(Algorithm):
+    r"""An algorithm of local gradient steps.
 
     Parameters
     ----------
     step : float, callable or "auto"
         The local step $\gamma > 0$, a number or a function of the round's index; ``"auto"`` is
-        0.6 over the typical curvature of the local losses.
-    penalty : float, callable or "auto"
-        The penalty $\rho \ge 0$ on the distance from the agent's set; ``"auto"`` is $\sqrt R$.
+        0.6 over the typical curvature of the local losses and of the terms added to them.
     """
 
     step: Schedule
-    penalty: Schedule
 
     keywords: ClassVar[tuple[str, ...]] = ("auto",)
     """Values of ``step`` and ``penalty`` that are not numbers."""
 
-    advice: ClassVar[str] = "try a smaller step or a smaller penalty"
+    advice: ClassVar[str] = "try a smaller step"
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        check_schedule(f"{name}: step", self.step, zero=False, keywords=self.keywords)
-        check_schedule(f"{name}: penalty", self.penalty, zero=True, keywords=self.keywords)
+        where = f"{type(self).__name__}: step"
+        check_schedule(where, self.step, zero=False, keywords=self.keywords)
 
     def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
         """Return the algorithm with numbers for ``"auto"``."""
-        penalty = math.sqrt(run_info.rounds) if self.penalty == "auto" else self.penalty
         if self.step != "auto":
-            return replace(self, penalty=penalty)
-        largest = largest_value(f"{type(self).__name__}: penalty", penalty, run_info.rounds)
-        step = STEP_FACTOR / (typical_smoothness(problem, run_info) + largest)
-        return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
+            return self
+        curvature = typical_smoothness(problem, run_info) + self._added_curvature(run_info.rounds)
+        step = STEP_FACTOR / curvature
+        return replace(self, step=decaying(step) if run_info.noisy else step)
+
+    def _added_curvature(self, rounds: int) -> float:
+        """Return the largest curvature of the terms that are added to the losses in a run."""
+        return 0.0
+
+    def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
+        """Return the public information on a round, with its step."""
+        step = value_at(f"{type(self).__name__}: step", self.step, index, zero=False)
+        return RoundInfo(index, m, max_local_steps, step)
+
+
+@dataclass(frozen=True)
+class PenaltyAlgorithm(StepAlgorithm):
+    r"""An algorithm of local gradient steps on losses with a penalty for leaving the agent's set.
+
+    Parameters
+    ----------
+    step : float, callable or "auto"
+        The local step $\gamma > 0$, as in `StepAlgorithm`.
+    penalty : float, callable or "auto"
+        The penalty $\rho \ge 0$ on the distance from the agent's set; ``"auto"`` is $\sqrt R$.
+    """
+
+    penalty: Schedule
+
+    advice: ClassVar[str] = "try a smaller step or a smaller penalty"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        where = f"{type(self).__name__}: penalty"
+        check_schedule(where, self.penalty, zero=True, keywords=self.keywords)
+
+    def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
+        """Return the algorithm with numbers for ``"auto"``."""
+        if self.penalty == "auto":
+            numeric = replace(self, penalty=math.sqrt(run_info.rounds))
+            return numeric.resolved(problem, run_info)
+        return super().resolved(problem, run_info)
+
+    def _added_curvature(self, rounds: int) -> float:
+        return largest_value(f"{type(self).__name__}: penalty", self.penalty, rounds)
 
     def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
         """Return the public information on a round, with its step and penalty."""
-        name = type(self).__name__
-        step = value_at(f"{name}: step", self.step, index, zero=False)
-        penalty = value_at(f"{name}: penalty", self.penalty, index, zero=True)
-        return RoundInfo(index, m, max_local_steps, step, penalty)
+        info = super().round_info(index, m=m, max_local_steps=max_local_steps)
+        penalty = value_at(f"{type(self).__name__}: penalty", self.penalty, index, zero=True)
+        return replace(info, penalty=penalty)
 
 
 def typical_smoothness(problem: Problem, run_info: RunInfo) -> float:

@@ -63,7 +63,7 @@ class FedAvg(PenaltyAlgorithm):
 
     def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
         """Add the mean difference of the participants."""
-        return {"x": server["x"] + sums.vectors["delta"] / sums.num_aggregated}
+        return {"x": server["x"] + sums.mean("delta")}
 
     def commit(
         self, private: Vectors, pending: Vectors, received: Vectors, round_info: RoundInfo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import groupby
@@ -104,6 +105,16 @@ class LocalContext:
     def loss_points(self) -> LossPoints:
         """Where the losses are taken, which is the same for all agents of a group."""
         return loss_points(self.agents[0])
+
+    def with_steps(self, steps: int) -> LocalContext:
+        """Return the same agents with another number of batches, of which the first are the same.
+
+        For algorithms that need more than one batch for a local step.
+        """
+        other = copy.copy(self)
+        other.steps = steps
+        other.__dict__.pop("_parts", None)  # the batches that have been drawn
+        return other
 
     def empty(self, dtype: DTypeLike | None = None, points: int = 1) -> Array:
         """Return an uninitialised array with one row per agent, or one per agent and point."""

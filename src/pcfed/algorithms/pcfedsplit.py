@@ -130,7 +130,6 @@ class PCFedSplit(Algorithm):
         "noisy",
         "new",
     )
-    feasible: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.prox != "auto":
@@ -141,6 +140,11 @@ class PCFedSplit(Algorithm):
                 f"PCFedSplit: relaxation must be in (0, 2), got {self.relaxation!r}; give one such "
                 "as 1.8."
             )
+
+    @property
+    def feasible(self) -> bool:
+        """True: agents' own models are in their sets in every round."""
+        return True
 
     @property
     def state_kind(self) -> str:

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
-from pcfed.algorithms import Algorithm, PenaltyAlgorithm
+from pcfed.algorithms import Algorithm, StepAlgorithm
 from pcfed.algorithms.registry import (
     Parameter,
     algorithm_names,
@@ -35,6 +35,7 @@ from pcfed.config.fields import (
     FileModel,
     KeyErrors,
     NonNegativeNumber,
+    NumLocalSteps,
     PositiveNumber,
     invalid,
 )
@@ -52,16 +53,32 @@ HELP = {
     "penalty": "The penalty ρ on the distance of a model from its set.",
     "PCFedSplit.prox": 'The length τ of the proximal steps; "auto" is balanced during training.',
     "PCFedSplit.relaxation": "The factor κ on the updates.",
-    "FedProx.prox": "The weight of the proximal term.",
+    "prox": "The weight of the proximal term.",
     "server_step": "The step size of the server.",
+    "own_step": 'The step size of own models; "auto" is that of the shared model.',
+    "own_steps": "The number of gradient steps on an own model.",
+    "constrained": "Whether steps of own models are projected onto the sets.",
+    "FedRep.own": "The slices [start, stop] of the parameters that are not shared.",
+    "PerFedAvg.hessian_free": "Whether to approximate products with the Hessian.",
+    "PerFedAvg.difference": "The distance of the two gradients of such a product.",
 }
 """What the parameters of our own algorithms mean, in one sentence each; with the name of the
 algorithm where another one has a parameter of the same name."""
 
+Slices = Annotated[
+    Any, WithJsonSchema({"$comment": "a list of slices [start, stop]", "type": "array"})
+]
+"""Slices of the parameters, which the constructor checks."""
+
 TYPES: dict[str, Any] = {
+    "FedRep.own": Slices,
     "PCFedSplit.relaxation": Annotated[float, Field(gt=0, lt=2)],
     "FedProx.prox": NonNegativeNumber,
-    "Scaffold.server_step": PositiveNumber,
+    "Ditto.prox": NonNegativeNumber,
+    "PFedMe.prox": PositiveNumber,
+    "PerFedAvg.difference": PositiveNumber,
+    "server_step": PositiveNumber,
+    "own_steps": NumLocalSteps,
 }
 """Parameters whose annotation does not say which numbers are valid."""
 
@@ -100,12 +117,12 @@ def number_or_keyword(keywords: Sequence[str], *, zero: bool) -> Any:
 
 def _schedule_keywords(algorithm: type[Algorithm]) -> tuple[str, ...]:
     """Return the keywords that steps and penalties of an algorithm may have in files."""
-    return algorithm.keywords if issubclass(algorithm, PenaltyAlgorithm) else ()
+    return algorithm.keywords if issubclass(algorithm, StepAlgorithm) else ()
 
 
 def _type(algorithm: type[Algorithm], parameter: Parameter, keywords: Sequence[str]) -> Any:
     """Return the type of a parameter in files."""
-    if parameter.type == "Prox":
+    if parameter.type in ("Prox", "OwnStep"):
         return number_or_keyword(["auto"], zero=False)
     if parameter.type == "Schedule":
         return number_or_keyword(keywords, zero=parameter.name != "step")

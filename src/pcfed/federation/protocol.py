@@ -33,12 +33,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.algorithms import Algorithm, PenaltyAlgorithm, RoundInfo
+from pcfed.algorithms import Algorithm, RoundInfo, StepAlgorithm
 from pcfed.algorithms.grid import Integers
 from pcfed.algorithms.registry import (
     algorithm_names,
     find_algorithm,
     from_mapping,
+    parameters,
     to_mapping,
 )
 from pcfed.arrays import Array, Float64Array
@@ -123,16 +124,16 @@ def algorithm_metadata(algorithm: Algorithm) -> dict[str, Scalar]:
     The step and the penalty are part of the metadata of the round (`round_metadata`), because they
     may depend on the round. Parameters that can't be sent raise a ValueError.
     """
-    parameters = to_mapping(algorithm)
-    name = parameters.pop("name")
+    options = to_mapping(algorithm)
+    name = options.pop("name")
     for schedule in SCHEDULES:
-        parameters.pop(schedule, None)
+        options.pop(schedule, None)
     try:
-        return {"algorithm": name, "parameters": json.dumps(parameters)}
+        return {"algorithm": name, "parameters": json.dumps(options)}
     except (TypeError, ValueError):
         raise ValueError(
             f"{name}: the parameters must be numbers, texts or lists of them to be sent to agents, "
-            f"got {short_repr(parameters)}; make them so, or compute them in the algorithm."
+            f"got {short_repr(options)}; make them so, or compute them in the algorithm."
         ) from None
 
 
@@ -148,8 +149,10 @@ def read_algorithm(metadata: Mapping[str, Scalar]) -> Algorithm:
             'module that registers it, as in imports = ["my_algorithms"], in the agent\'s file'
         )
     options = {**json.loads(str(metadata["parameters"])), "name": name}
-    if issubclass(find_algorithm(name), PenaltyAlgorithm):
-        options |= {schedule: float(metadata[schedule]) for schedule in SCHEDULES}
+    algorithm = find_algorithm(name)
+    if issubclass(algorithm, StepAlgorithm):
+        known = {each.name for each in parameters(algorithm)}
+        options |= {each: float(metadata[each]) for each in SCHEDULES if each in known}
     try:
         center: Center = "free" if metadata.get("center") == "free" else "average"
         return from_mapping(options).for_center(center)

@@ -83,19 +83,12 @@ class Blocks(ConvexSet):
         ValueError
             If there is no such parameter, or its set has another number of entries.
         """
-        if not hasattr(module, "named_parameters"):  # without importing torch
-            raise ValueError(
-                f"Blocks.for_module: module must be a torch.nn.Module, got "
-                f"{type(module).__name__}; give the one that TorchLoss gets."
-            )
+        spans = parameter_slices("Blocks.for_module", module)
         if not isinstance(sets, Mapping) or not sets:
             raise ValueError(
                 f"Blocks.for_module: sets must map names of parameters to sets, got {sets!r}; "
                 'give for example {"weight": L1Ball(1.0)}.'
             )
-        sizes = {k: int(p.numel()) for k, p in module.named_parameters() if p.requires_grad}
-        stops = zip(sizes.items(), accumulate(sizes.values()), strict=True)
-        spans = {name: (stop - size, stop) for (name, size), stop in stops}
         for name, member in sets.items():
             if name not in spans:
                 raise ValueError(
@@ -460,6 +453,26 @@ def scale_entries(convex: ConvexSet, factors: ArrayLike) -> ConvexSet:
         f"{type(convex).__name__}: no projection onto it is known where entries have different "
         "factors; use the same factor for all entries, or another set."
     )
+
+
+def parameter_slices(where: str, module: Any) -> dict[str, tuple[int, int]]:
+    """Return the slice of every trainable parameter of a PyTorch module in its flat vector.
+
+    Parameters
+    ----------
+    where : str
+        The caller for the message, for example ``"Blocks.for_module"``.
+    module : torch.nn.Module
+        The model.
+    """
+    if not hasattr(module, "named_parameters"):  # without importing torch
+        raise ValueError(
+            f"{where}: module must be a torch.nn.Module, got {type(module).__name__}; give the one "
+            "that TorchLoss gets."
+        )
+    sizes = {k: int(p.numel()) for k, p in module.named_parameters() if p.requires_grad}
+    stops = zip(sizes.items(), accumulate(sizes.values()), strict=True)
+    return {name: (stop - size, stop) for (name, size), stop in stops}
 
 
 def _start_and_stop(where: Slice | slice) -> Slice:

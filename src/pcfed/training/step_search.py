@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeGuard
 
-from pcfed.algorithms import Algorithm, Local, PCFedAvg, PenaltyAlgorithm
+from pcfed.algorithms import Algorithm, Local, PCFedAvg, StepAlgorithm
 from pcfed.algorithms.base import STEP_FACTOR
 from pcfed.problem import Problem
 from pcfed.simulation.result import Result
@@ -33,9 +33,9 @@ LOCAL_PENALTY = 0.3
 """The penalty of agents that train alone where no smoothness is known, times their step."""
 
 
-def needs_step_search(algorithm: Algorithm, problem: Problem) -> TypeGuard[PenaltyAlgorithm]:
+def needs_step_search(algorithm: Algorithm, problem: Problem) -> TypeGuard[StepAlgorithm]:
     """Return whether the step is ``"auto"`` and no smoothness is known to derive it from."""
-    is_auto = isinstance(algorithm, PenaltyAlgorithm) and algorithm.step == "auto"
+    is_auto = isinstance(algorithm, StepAlgorithm) and algorithm.step == "auto"
     return is_auto and math.isinf(problem.L_f)
 
 
@@ -66,7 +66,7 @@ def local_algorithm(problem: Problem, algorithm: Algorithm, num_halvings: int) -
     if 0 < problem.L_f < math.inf:
         return Local("auto", problem.L_f)
     step = STEP_FACTOR
-    if isinstance(algorithm, PenaltyAlgorithm) and isinstance(algorithm.step, float):
+    if isinstance(algorithm, StepAlgorithm) and isinstance(algorithm.step, float):
         step = algorithm.step / (problem.m if isinstance(algorithm, PCFedAvg) else 1)
     step /= 2**num_halvings
     return Local(step, LOCAL_PENALTY / step)

@@ -1,0 +1,110 @@
+"""Per-FedAvg against its pseudocode in plain NumPy, and the meta-gradients that it follows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pcfed import FedAvg, PerFedAvg, run
+from pcfed.sets import WholeSpace
+from tests.algorithms.plain_numpy import KINDS, OPTIONS, N, plain_problem, present
+from tests.federations import classifiers, regressions
+
+
+def per_fedavg(plain, rounds, steps, *, alpha, beta, hessian_free, delta, own_steps):
+    """Algorithm 1 of the paper with its first-order or Hessian-free update."""
+    w, v = np.zeros(N), [np.zeros(N) for _ in plain]
+    needed = 3 if hessian_free else 2
+    for t in range(rounds):
+        chosen, local = present(plain, t), []
+        for i in chosen:
+            w_i = w.copy()
+            drawn = i.batches(t, needed * steps + own_steps)
+            for s in range(steps):
+                batches = drawn[needed * s : needed * (s + 1)]
+                adapted = w_i - alpha * i.gradient(w_i, batches[0])
+                d = i.gradient(adapted, batches[1])
+                if hessian_free:
+                    above = i.gradient(w_i + delta * d, batches[2])
+                    below = i.gradient(w_i - delta * d, batches[2])
+                    d = d - alpha * (above - below) / (2 * delta)
+                w_i = w_i - beta * d
+            own = w.copy()
+            for rows in drawn[needed * steps :]:
+                own = i.project(own - alpha * i.gradient(own, rows))
+            v[i.position] = own
+            local.append(w_i)
+        w = sum(local) / len(chosen)
+    return w, np.array(v)
+
+
+@pytest.mark.parametrize("hessian_free", [True, False])
+@pytest.mark.parametrize("constrained", [True, False])
+@pytest.mark.parametrize("batch", [1.0, 0.3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_the_pseudocode(kind, batch, constrained, hessian_free):
+    problem, plain = plain_problem(kind, batch, constrained=constrained)
+    options = {"own_step": 0.3, "own_steps": 2, "hessian_free": hessian_free, "difference": 0.01}
+    algorithm = PerFedAvg(step=0.15, constrained=constrained, **options)
+    result = run(problem, algorithm, rounds=9, local_steps=3, batch=batch, **OPTIONS)
+    more = {"hessian_free": hessian_free, "delta": 0.01, "own_steps": 2}
+    w, v = per_fedavg(plain, 9, 3, alpha=0.3, beta=0.15, **more)
+    np.testing.assert_allclose(result.state.server["x"], w, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(result.models, v, rtol=0, atol=1e-10)
+    assert np.abs(w).max() > 0.1
+    assert np.ptp(v, axis=0).max() > 0.05
+
+
+def test_own_models_are_feasible_only_if_constrained():
+    problem = classifiers()
+    options = {"rounds": 30, "local_steps": 4, "batch": 0.3}
+    inside = run(problem, PerFedAvg(step=0.3), **options)
+    outside = run(problem, PerFedAvg(step=0.3, constrained=False), **options)
+    assert max(record.infeasibility.max() for record in inside.history) < 1e-12
+    assert problem.infeasibility(outside.models).max() > 0.1
+    # Sets do not change the shared model.
+    np.testing.assert_array_equal(inside.state.server["x"], outside.state.server["x"])
+
+
+def test_with_a_tiny_own_step_it_is_fedavg():
+    problem = classifiers()
+    algorithm = PerFedAvg(step=0.2, own_step=1e-13)
+    result = run(problem, algorithm, rounds=10, local_steps=3)
+    expected = run(problem, FedAvg(step=0.2), rounds=10, local_steps=3).average
+    np.testing.assert_allclose(result.state.server["x"], expected, atol=1e-11)
+    assert np.abs(expected).max() > 0.1
+
+
+def test_hessian_free_steps_minimise_the_loss_after_a_step_and_first_order_ones_do_not():
+    problem = regressions([WholeSpace()] * 4)
+
+    def slope(x):
+        """The gradient of the mean of f_i(x − α ∇f_i(x)), with exact Hessians."""
+        total = np.zeros(problem.n)
+        for agent in problem.agents:
+            zero = agent.loss.gradient(np.zeros(problem.n))
+            H = np.stack([agent.loss.gradient(e) - zero for e in np.eye(problem.n)])
+            g = agent.loss.gradient(x - 0.1 * agent.loss.gradient(x))
+            total += g - 0.1 * H @ g
+        return np.linalg.norm(total / problem.m)
+
+    found = {}
+    for hessian_free in (True, False):
+        algorithm = PerFedAvg(step=0.3, own_step=0.1, hessian_free=hessian_free)
+        result = run(problem, algorithm, rounds=2000, eval_every=2000)
+        found[hessian_free] = slope(result.state.server["x"])
+    assert found[True] < 1e-8
+    assert found[False] > 1e-3
+
+
+def test_the_batches_of_one_step_differ():
+    """With equal batches, one local step of the Hessian-free method would be another one."""
+    problem, plain = plain_problem("least squares", 0.3, constrained=False)
+    algorithm = PerFedAvg(step=0.15, own_step=0.3, hessian_free=True, constrained=False)
+    result = run(problem, algorithm, rounds=1, batch=0.3, seed=OPTIONS["seed"])
+    first = [agent.batches(0, 1)[0] for agent in plain]
+    w = np.zeros(N)
+    for agent, rows in zip(plain, first, strict=True):
+        g = agent.gradient(-0.3 * agent.gradient(np.zeros(N), rows), rows)
+        w -= 0.15 * (g - 0.3 * (agent.gradient(g, rows) - agent.gradient(0 * g, rows))) / len(plain)
+    assert np.abs(result.state.server["x"] - w).max() > 0.01
