@@ -6,7 +6,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pcfed import Agent, FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Problem, Scaffold
+from pcfed import (
+    Agent,
+    FedAvg,
+    FedDualAvg,
+    FedMiD,
+    FedProx,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    Problem,
+    ProxAL,
+    Scaffold,
+)
 from pcfed.losses import LeastSquares, SoftmaxRegression
 from pcfed.sets import (
     Affine,
@@ -69,6 +81,9 @@ ALGORITHMS = {
     "FedProx": FedProx(step=0.05, penalty=3.0, prox=0.5),
     "Scaffold": Scaffold(step=0.05, penalty=3.0),
     "Local": Local(step=0.05, penalty=3.0),
+    "FedMiD": FedMiD(step=0.05, project_onto="l1(1.5)"),
+    "FedDualAvg": FedDualAvg(step=0.05),
+    "ProxAL": ProxAL(step=0.05, penalty=3.0, prox=0.5, inner_rounds=3),
 }
 
 

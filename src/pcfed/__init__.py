@@ -1,6 +1,17 @@
 """Federated learning in which every agent keeps its own model inside its own private set."""
 
-from pcfed.algorithms import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Power, Scaffold
+from pcfed.algorithms import (
+    FedAvg,
+    FedDualAvg,
+    FedMiD,
+    FedProx,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    Power,
+    ProxAL,
+    Scaffold,
+)
 from pcfed.guarantees import Gap, certify
 from pcfed.problem import Agent, Problem
 from pcfed.simulation import (
@@ -18,6 +29,8 @@ __all__ = [
     "Checkpointing",
     "Evaluation",
     "FedAvg",
+    "FedDualAvg",
+    "FedMiD",
     "FedProx",
     "Gap",
     "Local",
@@ -25,6 +38,7 @@ __all__ = [
     "PCFedSplit",
     "Power",
     "Problem",
+    "ProxAL",
     "Record",
     "RefusalPolicy",
     "Result",

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, Scaffold, run
+from pcfed import Agent, FedAvg, Local, PCFedAvg, Power, Problem, ProxAL, Scaffold, run
 from pcfed.algorithms import PenaltyAlgorithm, RunInfo
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import L1Ball
@@ -25,6 +25,8 @@ def test_steps_and_penalties():
         found = algorithm.resolved(problem, RunInfo(100, 10))
         assert found.penalty == 10.0
         assert found.step * (problem.L_f + 10.0) == pytest.approx(0.6)
+    found = ProxAL("auto", "auto", prox=3.0).resolved(problem, RunInfo(100, 10))
+    assert found.step * (problem.L_f + 10.0 + 3.0) == pytest.approx(0.6)
 
 
 def test_decays_where_gradients_are_noisy_to_the_end():

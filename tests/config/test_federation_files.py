@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pcfed import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Scaffold
+from pcfed import (
+    FedAvg,
+    FedDualAvg,
+    FedMiD,
+    FedProx,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    ProxAL,
+    Scaffold,
+)
 from pcfed.config.federation_files import read_agent_file, read_server_file
 from pcfed.federation.server_state import ServerConfig
 
@@ -101,6 +111,15 @@ def test_a_roster_may_be_a_number(tmp_path):
         ('name = "FedProx"\nstep = 0.1\nprox = 0.5', FedProx(0.1, prox=0.5)),
         ('name = "Scaffold"\nstep = 0.1\nserver_step = 0.5', Scaffold(0.1, server_step=0.5)),
         ('name = "Local"\nstep = 0.1', Local(0.1)),
+        ('name = "FedMiD"\nstep = 0.1', FedMiD(0.1)),
+        (
+            'name = "FedDualAvg"\nstep = 0.1\nproject_onto = "l1(2)"\nconstrained = false',
+            FedDualAvg(0.1, project_onto="l1(2)", constrained=False),
+        ),
+        (
+            'name = "ProxAL"\nstep = 0.1\nprox = 2\ninner_rounds = 5',
+            ProxAL(0.1, prox=2.0, inner_rounds=5),
+        ),
     ],
 )
 def test_all_algorithms(tmp_path, table, algorithm):

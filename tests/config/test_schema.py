@@ -92,11 +92,14 @@ def test_the_reference_states_rules_and_defaults():
 def test_keys_with_another_meaning_for_another_algorithm():
     (line,) = (each for each in keys_markdown("train").splitlines() if each.startswith("| `prox`"))
     _, rule, default, meaning = line.strip("| ").split(" | ")
-    assert rule == 'a number > 0 or "auto" with PCFedSplit; a number ≥ 0 with FedProx'
+    assert rule == (
+        'a number > 0 or "auto" with PCFedSplit; a number ≥ 0 with FedProx; '
+        "a number > 0 with ProxAL"
+    )
     assert default.strip() == ""
     assert "PCFedSplit: the length τ of the proximal steps; " in meaning
     assert "FedProx: the weight of the proximal term. " in meaning
-    assert 'Default: "auto" with PCFedSplit; must be given with FedProx.' in meaning
+    assert 'Default: "auto" with PCFedSplit; must be given with FedProx, ProxAL.' in meaning
     assert "| `relaxation` | a number in (0, 2) | `1.8` | PCFedSplit: " in keys_markdown("train")
 
 
@@ -109,6 +112,8 @@ def test_keys_with_another_meaning_for_another_algorithm():
         {"name": "PCFedAvg", "step": "theory", "penalty": "theory"},
         {"name": "FedProx", "prox": 0.0, "step": 0.1, "penalty": "auto"},
         {"name": "Scaffold", "server_step": 0.5},
+        {"name": "FedMiD", "project_onto": "l1(2)", "constrained": False},
+        {"name": "ProxAL", "prox": 1.0, "inner_rounds": 3, "tolerance": 0.0},
     ],
 )
 def test_tables_that_fit_all_algorithms(table):

@@ -11,7 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pcfed import FedAvg, FedProx, Local, PCFedAvg, PCFedSplit, Scaffold
+from pcfed import (
+    FedAvg,
+    FedDualAvg,
+    FedMiD,
+    FedProx,
+    Local,
+    PCFedAvg,
+    PCFedSplit,
+    ProxAL,
+    Scaffold,
+)
 from pcfed.algorithms.registry import algorithm_names, register
 from pcfed.config.train_file import NOT_IN_DIGEST
 from pcfed.storage.reading import read_file
@@ -111,6 +121,9 @@ def test_what_is_resolved_reads_back(text, tmp_path):
         ('name = "FedProx"\nprox = 0.5\nstep = 1', FedProx(1.0, 0.0, prox=0.5)),
         ('name = "Scaffold"\nserver_step = 0.5', Scaffold("auto", 0.0, server_step=0.5)),
         ('name = "Local"\npenalty = 2', Local("auto", 2.0)),
+        ('name = "FedMiD"\nserver_step = 0.5', FedMiD("auto", server_step=0.5)),
+        ('name = "FedDualAvg"\nproject_onto = "l2(3)"', FedDualAvg("auto", project_onto="l2(3)")),
+        ('name = "ProxAL"\nprox = 2\ntolerance = 0', ProxAL("auto", prox=2.0, tolerance=0.0)),
         ('name = "PCFedAvg"\nstep = "theory"', PCFedAvg("theory", "auto")),
         ("", PCFedSplit()),
         ('prox = "auto"\nrelaxation = 1', PCFedSplit(relaxation=1.0)),

@@ -99,7 +99,7 @@ def test_statistics_have_limits_of_their_own():
     assert "the norm of its curvature is 1e+300, above the limit" in why["2"]
 
 
-@pytest.mark.parametrize("name", ["PCFedAvg", "PCFedSplit", "FedAvg", "Scaffold"])
+@pytest.mark.parametrize("name", ["PCFedAvg", "PCFedSplit", "FedAvg", "Scaffold", "ProxAL"])
 def test_one_update_of_1e300_is_refused_by_default(name, tmp_path):
     with federation(tmp_path, ALGORITHMS[name], 6) as (_, clients, server):
         honest = clients["north"].handle

@@ -27,6 +27,9 @@ ALGORITHMS = {
     "FedProx": 'name = "FedProx"\nstep = 0.05\npenalty = 3.0\nprox = 0.5',
     "Scaffold": 'name = "Scaffold"\nstep = 0.05\npenalty = 3.0',
     "Local": 'name = "Local"\nstep = 0.05\npenalty = 3.0',
+    "FedMiD": 'name = "FedMiD"\nstep = 0.05\nproject_onto = "l1(1.5)"',
+    "FedDualAvg": 'name = "FedDualAvg"\nstep = 0.05',
+    "ProxAL": 'name = "ProxAL"\nstep = 0.05\npenalty = 3.0\nprox = 0.5\ninner_rounds = 1',
 }
 FAULTY = "agent-3"
 

@@ -128,7 +128,7 @@ def largest_correlation(replies, updates):
     return largest
 
 
-@pytest.mark.parametrize("name", ["PCFedAvg", "PCFedSplit", "FedAvg", "Scaffold"])
+@pytest.mark.parametrize("name", ["PCFedAvg", "PCFedSplit", "FedAvg", "Scaffold", "ProxAL"])
 def test_no_reply_contains_a_summand(name, tmp_path):
     found = {}
     for secure in (False, True):

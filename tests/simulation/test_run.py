@@ -144,7 +144,15 @@ def test_figures_are_those_of_the_problem():
 
 @pytest.mark.parametrize(
     ("algorithm", "up", "down"),
-    [("PCFedAvg", 2, 2), ("FedAvg", 1, 1), ("FedProx", 1, 1), ("Scaffold", 2, 2), ("Local", 0, 0)],
+    [
+        ("PCFedAvg", 2, 2),
+        ("FedAvg", 1, 1),
+        ("FedProx", 1, 1),
+        ("Scaffold", 2, 2),
+        ("Local", 0, 0),
+        ("FedMiD", 1, 1),
+        ("FedDualAvg", 1, 1),
+    ],
 )
 def test_bytes_are_those_of_the_vectors_that_are_sent(algorithm, up, down):
     problem = classifiers(4)

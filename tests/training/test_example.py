@@ -13,7 +13,17 @@ from pcfed.training import Data, Model, Outcome, TrainedModels, Training, prepar
 from pcfed.training.example import write_example
 from tests.training.test_train import command
 
-ALGORITHMS = ("FedAvg", "FedProx", "Local", "PCFedAvg", "PCFedSplit", "Scaffold")
+ALGORITHMS = (
+    "FedAvg",
+    "FedDualAvg",
+    "FedMiD",
+    "FedProx",
+    "Local",
+    "PCFedAvg",
+    "PCFedSplit",
+    "ProxAL",
+    "Scaffold",
+)
 
 
 def test_it_trains_at_once_and_every_limit_is_felt(tmp_path):
@@ -85,7 +95,7 @@ def test_the_comments_on_the_algorithm_may_be_followed(name, tmp_path):
 def test_the_other_keys_of_the_algorithm_are_as_their_comments_say(name, key, tmp_path):
     config = write_example(tmp_path)[0]
     text = config.read_text().replace('name = "PCFedSplit"', f'name = "{name}"')
-    if name == "FedProx":
+    if name in ("FedProx", "ProxAL"):
         text = text.replace("\n# prox = ", "\nprox = ")
     (comment,) = re.findall(rf"^(?:# )?{key} = \S+ +# (.*)$", text, re.MULTILINE)
     config.write_text(text.replace(f"\n# {key} = ", f"\n{key} = "))

@@ -11,11 +11,14 @@ from pcfed.algorithms.base import (
     Vectors,
 )
 from pcfed.algorithms.fedavg import FedAvg
+from pcfed.algorithms.feddualavg import FedDualAvg
+from pcfed.algorithms.fedmid import FedMiD
 from pcfed.algorithms.fedprox import FedProx
 from pcfed.algorithms.local import Local
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.pcfedavg import PCFedAvg
 from pcfed.algorithms.pcfedsplit import PCFedSplit
+from pcfed.algorithms.proxal import ProxAL
 from pcfed.algorithms.registry import algorithm_names, find_algorithm, register
 from pcfed.algorithms.scaffold import Scaffold
 from pcfed.algorithms.schedules import Power, Schedule
@@ -24,6 +27,8 @@ __all__ = [
     "STATISTICS",
     "Algorithm",
     "FedAvg",
+    "FedDualAvg",
+    "FedMiD",
     "FedProx",
     "Local",
     "LocalContext",
@@ -31,6 +36,7 @@ __all__ = [
     "PCFedSplit",
     "PenaltyAlgorithm",
     "Power",
+    "ProxAL",
     "RoundInfo",
     "RunInfo",
     "Scaffold",

@@ -293,8 +293,14 @@ class PenaltyAlgorithm(Algorithm):
         if self.step != "auto":
             return replace(self, penalty=penalty)
         largest = largest_value(f"{type(self).__name__}: penalty", penalty, run_info.rounds)
-        step = STEP_FACTOR / (typical_smoothness(problem, run_info) + largest)
+        curvature = typical_smoothness(problem, run_info) + largest + self._extra_curvature
+        step = STEP_FACTOR / curvature
         return replace(self, step=decaying(step) if run_info.noisy else step, penalty=penalty)
+
+    @property
+    def _extra_curvature(self) -> float:
+        """The curvature of terms that are added to the loss and the penalty in local steps."""
+        return 0.0
 
     def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
         """Return the public information on a round, with its step and penalty."""

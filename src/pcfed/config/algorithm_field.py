@@ -32,6 +32,7 @@ from pcfed.algorithms.registry import (
     to_mapping,
 )
 from pcfed.config.fields import (
+    Count,
     FileModel,
     KeyErrors,
     NonNegativeNumber,
@@ -54,6 +55,12 @@ HELP = {
     "PCFedSplit.relaxation": "The factor κ on the updates.",
     "FedProx.prox": "The weight of the proximal term.",
     "server_step": "The step size of the server.",
+    "constrained": "Whether own models are projected onto the agents' own sets.",
+    "FedMiD.project_onto": 'A public set for all, such as "l1(2)"; "own": the agents\' own sets.',
+    "ProxAL.penalty": "The penalty β of the augmented Lagrangian.",
+    "ProxAL.prox": "The penalty ρ of the ADMM.",
+    "ProxAL.inner_rounds": "The largest number of steps of an ADMM.",
+    "ProxAL.tolerance": "The accuracy of the first ADMM.",
 }
 """What the parameters of our own algorithms mean, in one sentence each; with the name of the
 algorithm where another one has a parameter of the same name."""
@@ -62,6 +69,10 @@ TYPES: dict[str, Any] = {
     "PCFedSplit.relaxation": Annotated[float, Field(gt=0, lt=2)],
     "FedProx.prox": NonNegativeNumber,
     "Scaffold.server_step": PositiveNumber,
+    "FedMiD.server_step": PositiveNumber,
+    "ProxAL.prox": PositiveNumber,
+    "ProxAL.inner_rounds": Count,
+    "ProxAL.tolerance": NonNegativeNumber,
 }
 """Parameters whose annotation does not say which numbers are valid."""
 

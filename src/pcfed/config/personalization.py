@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from pcfed.algorithms import Algorithm, FedAvg, Local, Scaffold
+from pcfed.algorithms import Algorithm, FedAvg, FedMiD, Local, ProxAL, Scaffold
 from pcfed.config.algorithm_field import number_or_keyword
 from pcfed.config.fields import NonNegativeNumber, WrongKey, invalid
 from pcfed.problem import DEFAULT_COUPLING as DEFAULT_COUPLING
@@ -42,7 +42,7 @@ NumericCoupling = Annotated[NonNegativeNumber, BeforeValidator(_refuse_auto)]
 
 def ignores_coupling(algorithm: Algorithm) -> bool:
     """Return whether an algorithm has one shared model, or no exchange, and so no coupling."""
-    return isinstance(algorithm, (FedAvg, Scaffold, Local))
+    return isinstance(algorithm, (FedAvg, FedMiD, ProxAL, Scaffold, Local))
 
 
 def auto_errors(algorithm: Algorithm, coupling: object, key: str) -> Iterator[WrongKey]:
