@@ -10,6 +10,8 @@ from pcfed import (
     Agent,
     Ditto,
     FedAvg,
+    FedDualAvg,
+    FedMiD,
     FedProx,
     FedRep,
     Local,
@@ -18,6 +20,7 @@ from pcfed import (
     PerFedAvg,
     PFedMe,
     Problem,
+    ProxAL,
     Scaffold,
 )
 from pcfed.losses import LeastSquares, SoftmaxRegression
@@ -86,6 +89,9 @@ ALGORITHMS = {
     "PFedMe": PFedMe(step=0.1, own_step=0.05, prox=2.0, own_steps=3),
     "PerFedAvg": PerFedAvg(step=0.05, own_step=0.1, hessian_free=True),
     "FedRep": FedRep(step=0.05, own=((-2, None),), own_steps=2),
+    "FedMiD": FedMiD(step=0.05, project_onto="l1(1.5)"),
+    "FedDualAvg": FedDualAvg(step=0.05),
+    "ProxAL": ProxAL(step=0.05, penalty=3.0, prox=0.5, inner_rounds=3),
 }
 
 

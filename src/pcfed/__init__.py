@@ -3,6 +3,8 @@
 from pcfed.algorithms import (
     Ditto,
     FedAvg,
+    FedDualAvg,
+    FedMiD,
     FedProx,
     FedRep,
     Local,
@@ -11,6 +13,7 @@ from pcfed.algorithms import (
     PerFedAvg,
     PFedMe,
     Power,
+    ProxAL,
     Scaffold,
 )
 from pcfed.guarantees import Gap, certify
@@ -31,6 +34,8 @@ __all__ = [
     "Ditto",
     "Evaluation",
     "FedAvg",
+    "FedDualAvg",
+    "FedMiD",
     "FedProx",
     "FedRep",
     "Gap",
@@ -41,6 +46,7 @@ __all__ = [
     "PerFedAvg",
     "Power",
     "Problem",
+    "ProxAL",
     "Record",
     "RefusalPolicy",
     "Result",

@@ -9,7 +9,19 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from pcfed import Agent, Ditto, FedAvg, Local, PCFedAvg, PerFedAvg, Power, Problem, Scaffold, run
+from pcfed import (
+    Agent,
+    Ditto,
+    FedAvg,
+    Local,
+    PCFedAvg,
+    PerFedAvg,
+    Power,
+    Problem,
+    ProxAL,
+    Scaffold,
+    run,
+)
 from pcfed.algorithms import PenaltyAlgorithm, RunInfo, StepAlgorithm
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import L1Ball
@@ -28,6 +40,8 @@ def test_steps_and_penalties():
     for algorithm, added in ((Ditto("auto", prox=3.0), 3.0), (PerFedAvg("auto"), 0.0)):
         found = algorithm.resolved(problem, RunInfo(100, 10))
         assert found.step * (problem.L_f + added) == pytest.approx(0.6)
+    found = ProxAL("auto", "auto", prox=3.0).resolved(problem, RunInfo(100, 10))
+    assert found.step * (problem.L_f + 10.0 + 3.0) == pytest.approx(0.6)
 
 
 def test_decays_where_gradients_are_noisy_to_the_end():

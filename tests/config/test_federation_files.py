@@ -7,6 +7,8 @@ import pytest
 from pcfed import (
     Ditto,
     FedAvg,
+    FedDualAvg,
+    FedMiD,
     FedProx,
     FedRep,
     Local,
@@ -14,6 +16,7 @@ from pcfed import (
     PCFedSplit,
     PerFedAvg,
     PFedMe,
+    ProxAL,
     Scaffold,
 )
 from pcfed.config.federation_files import read_agent_file, read_server_file
@@ -129,6 +132,15 @@ def test_a_roster_may_be_a_number(tmp_path):
         ('name = "PFedMe"\nstep = 0.1\nprox = 1', PFedMe(0.1, prox=1.0)),
         ('name = "PerFedAvg"\nstep = 0.1\nconstrained = false', PerFedAvg(0.1, constrained=False)),
         ('name = "FedRep"\nstep = 0.1\nown = [[-2, 3]]', FedRep(0.1, own=((-2, 3),))),
+        ('name = "FedMiD"\nstep = 0.1', FedMiD(0.1)),
+        (
+            'name = "FedDualAvg"\nstep = 0.1\nproject_onto = "l1(2)"\nconstrained = false',
+            FedDualAvg(0.1, project_onto="l1(2)", constrained=False),
+        ),
+        (
+            'name = "ProxAL"\nstep = 0.1\nprox = 2\ninner_rounds = 5',
+            ProxAL(0.1, prox=2.0, inner_rounds=5),
+        ),
     ],
 )
 def test_all_algorithms(tmp_path, table, algorithm):

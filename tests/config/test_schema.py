@@ -93,11 +93,11 @@ def test_keys_with_another_meaning_for_another_algorithm():
     (line,) = (each for each in keys_markdown("train").splitlines() if each.startswith("| `prox`"))
     _, rule, default, meaning = line.strip("| ").split(" | ")
     rules = ('a number > 0 or "auto" with PCFedSplit', "a number ≥ 0 with Ditto, FedProx")
-    assert rule == "; ".join((*rules, "a number > 0 with PFedMe"))
+    assert rule == "; ".join((*rules, "a number > 0 with PFedMe, ProxAL"))
     assert default.strip() == ""
     assert "PCFedSplit: the length τ of the proximal steps; " in meaning
     assert "Ditto, FedProx, PFedMe: the weight of the proximal term. " in meaning
-    defaults = '"auto" with PCFedSplit; must be given with Ditto, FedProx, PFedMe.'
+    defaults = '"auto" with PCFedSplit; must be given with Ditto, FedProx, PFedMe, ProxAL.'
     assert f"Default: {defaults}" in meaning
     assert "| `relaxation` | a number in (0, 2) | `1.8` | PCFedSplit: " in keys_markdown("train")
 
@@ -115,6 +115,8 @@ def test_keys_with_another_meaning_for_another_algorithm():
         {"name": "PFedMe", "prox": 15, "own_step": 0.1, "own_steps": 5, "server_step": 2.0},
         {"name": "PerFedAvg", "hessian_free": True, "difference": 0.01},
         {"name": "FedRep", "own": [[0, 3], [5, 9]], "own_steps": 2},
+        {"name": "FedMiD", "project_onto": "l1(2)", "constrained": False},
+        {"name": "ProxAL", "prox": 1.0, "inner_rounds": 3, "tolerance": 0.0},
     ],
 )
 def test_tables_that_fit_all_algorithms(table):

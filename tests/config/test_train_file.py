@@ -14,6 +14,8 @@ import pytest
 from pcfed import (
     Ditto,
     FedAvg,
+    FedDualAvg,
+    FedMiD,
     FedProx,
     FedRep,
     Local,
@@ -21,6 +23,7 @@ from pcfed import (
     PCFedSplit,
     PerFedAvg,
     PFedMe,
+    ProxAL,
     Scaffold,
 )
 from pcfed.algorithms.registry import algorithm_names, register
@@ -126,6 +129,9 @@ def test_what_is_resolved_reads_back(text, tmp_path):
         ('name = "PFedMe"\nprox = 1\nown_steps = 3', PFedMe("auto", prox=1.0, own_steps=3)),
         ('name = "PerFedAvg"\nown_step = 0.5', PerFedAvg("auto", own_step=0.5)),
         ('name = "FedRep"\nown = [[0, 2]]', FedRep("auto", own=((0, 2),))),
+        ('name = "FedMiD"\nserver_step = 0.5', FedMiD("auto", server_step=0.5)),
+        ('name = "FedDualAvg"\nproject_onto = "l2(3)"', FedDualAvg("auto", project_onto="l2(3)")),
+        ('name = "ProxAL"\nprox = 2\ntolerance = 0', ProxAL("auto", prox=2.0, tolerance=0.0)),
         ('name = "PCFedAvg"\nstep = "theory"', PCFedAvg("theory", "auto")),
         ("", PCFedSplit()),
         ('prox = "auto"\nrelaxation = 1', PCFedSplit(relaxation=1.0)),

@@ -42,7 +42,7 @@ def test_all_errors_of_a_file_at_once():
         "model.kind must be one of softmax, logistic, least-squares, got 'softmx'; did you mean",
         "model.features is missing; give a list of names",
         "algorithm has no key 'step' if name is 'PCFedSplit', the default; remove it, or choose an "
-        "algorithm that has it: Ditto, FedAvg, FedProx, FedRep, Local, ",
+        "algorithm that has it: Ditto, FedAvg, FedMiD, FedDualAvg, FedProx, FedRep, Local, ",
         'algorithm.prox must be a number > 0 or "auto", got 0; give one such as 0.1.',
         "algorithm.relaxation must be a number in (0, 2), got 2; give one such as 1.8.",
         "algorithm has no key 'exakt'; valid keys are name, prox, relaxation.",
@@ -89,10 +89,14 @@ NUMBERS = {"step": 0.1, "penalty": 1.0}
 @pytest.mark.parametrize(
     ("table", "key", "others"),
     [
-        ({"name": "PCFedSplit"}, "penalty", "FedAvg, FedProx, Local, PCFedAvg, Scaffold"),
-        ({"name": "PCFedAvg", **NUMBERS}, "prox", "Ditto, FedProx, PCFedSplit, PFedMe"),
+        (
+            {"name": "PCFedSplit"},
+            "penalty",
+            "FedAvg, FedMiD, FedDualAvg, FedProx, Local, PCFedAvg, ProxAL, Scaffold",
+        ),
+        ({"name": "PCFedAvg", **NUMBERS}, "prox", "Ditto, FedProx, PCFedSplit, PFedMe, ProxAL"),
         ({"name": "FedProx", "prox": 0.1, **NUMBERS}, "relaxation", "PCFedSplit"),
-        ({"name": "Local", **NUMBERS}, "server_step", "PFedMe, Scaffold"),
+        ({"name": "Local", **NUMBERS}, "server_step", "FedMiD, FedDualAvg, PFedMe, Scaffold"),
     ],
 )
 def test_a_key_of_another_algorithm(table, key, others):

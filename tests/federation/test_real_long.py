@@ -31,6 +31,9 @@ ALGORITHMS = {
     "PFedMe": 'name = "PFedMe"\nstep = 0.05\nprox = 2.0',
     "PerFedAvg": 'name = "PerFedAvg"\nstep = 0.05\nhessian_free = true',
     "FedRep": 'name = "FedRep"\nstep = 0.05\nown = [[0, 2]]',
+    "FedMiD": 'name = "FedMiD"\nstep = 0.05\nproject_onto = "l1(1.5)"',
+    "FedDualAvg": 'name = "FedDualAvg"\nstep = 0.05',
+    "ProxAL": 'name = "ProxAL"\nstep = 0.05\npenalty = 3.0\nprox = 0.5\ninner_rounds = 1',
 }
 FAULTY = "agent-3"
 

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from pcfed import (
     Ditto,
     FedAvg,
+    FedDualAvg,
+    FedMiD,
     FedRep,
     PCFedAvg,
     PCFedSplit,
     PerFedAvg,
     PFedMe,
+    ProxAL,
     Scaffold,
     run,
 )
@@ -28,6 +31,9 @@ ALGORITHMS = {
     "PFedMe": PFedMe(step=0.05, prox=2.0),
     "PerFedAvg": PerFedAvg(step=0.05, hessian_free=True),
     "FedRep": FedRep(step=0.05, own=((-12, None),)),
+    "FedMiD": FedMiD(step=0.05),
+    "FedDualAvg": FedDualAvg(step=0.05, project_onto="l1(1.5)"),
+    "ProxAL": ProxAL(step=0.05, penalty=2.0, prox=0.5, inner_rounds=3),
 }
 
 

@@ -154,6 +154,8 @@ def test_figures_are_those_of_the_problem():
         ("PFedMe", 1, 1),
         ("PerFedAvg", 1, 1),
         ("FedRep", 1, 1),
+        ("FedMiD", 1, 1),
+        ("FedDualAvg", 1, 1),
     ],
 )
 def test_bytes_are_those_of_the_vectors_that_are_sent(algorithm, up, down):

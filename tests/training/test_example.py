@@ -14,8 +14,8 @@ from pcfed.training.example import write_example
 from tests.training.test_train import command
 
 ALGORITHMS = (
-    *("Ditto", "FedAvg", "FedProx", "FedRep", "Local", "PCFedAvg", "PCFedSplit"),
-    *("PFedMe", "PerFedAvg", "Scaffold"),
+    *("Ditto", "FedAvg", "FedDualAvg", "FedMiD", "FedProx", "FedRep", "Local", "PCFedAvg"),
+    *("PCFedSplit", "PFedMe", "PerFedAvg", "ProxAL", "Scaffold"),
 )
 
 

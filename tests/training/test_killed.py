@@ -54,6 +54,8 @@ ALGORITHMS = {
     "FedAvg": 'name = "FedAvg"\nstep = 0.1\npenalty = 1.0',
     "FedProx": 'name = "FedProx"\nstep = 0.1\nprox = 0.1',
     "Scaffold": 'name = "Scaffold"\nstep = 0.1',
+    "FedDualAvg": 'name = "FedDualAvg"\nstep = 0.1',
+    "ProxAL": 'name = "ProxAL"\nstep = 0.1\nprox = 0.1\ninner_rounds = 3',
 }
 
 

@@ -13,6 +13,8 @@ from pcfed.algorithms.base import (
 )
 from pcfed.algorithms.ditto import Ditto
 from pcfed.algorithms.fedavg import FedAvg
+from pcfed.algorithms.feddualavg import FedDualAvg
+from pcfed.algorithms.fedmid import FedMiD
 from pcfed.algorithms.fedprox import FedProx
 from pcfed.algorithms.fedrep import FedRep
 from pcfed.algorithms.local import Local
@@ -22,6 +24,7 @@ from pcfed.algorithms.pcfedavg import PCFedAvg
 from pcfed.algorithms.pcfedsplit import PCFedSplit
 from pcfed.algorithms.perfedavg import PerFedAvg
 from pcfed.algorithms.pfedme import PFedMe
+from pcfed.algorithms.proxal import ProxAL
 from pcfed.algorithms.registry import algorithm_names, find_algorithm, register
 from pcfed.algorithms.scaffold import Scaffold
 from pcfed.algorithms.schedules import Power, Schedule
@@ -31,6 +34,8 @@ __all__ = [
     "Algorithm",
     "Ditto",
     "FedAvg",
+    "FedDualAvg",
+    "FedMiD",
     "FedProx",
     "FedRep",
     "Local",
@@ -42,6 +47,7 @@ __all__ = [
     "PenaltyAlgorithm",
     "PerFedAvg",
     "Power",
+    "ProxAL",
     "RoundInfo",
     "RunInfo",
     "Scaffold",

@@ -32,6 +32,7 @@ from pcfed.algorithms.registry import (
     to_mapping,
 )
 from pcfed.config.fields import (
+    Count,
     FileModel,
     KeyErrors,
     NonNegativeNumber,
@@ -57,10 +58,15 @@ HELP = {
     "server_step": "The step size of the server.",
     "own_step": 'The step size of own models; "auto" is that of the shared model.',
     "own_steps": "The number of gradient steps on an own model.",
-    "constrained": "Whether steps of own models are projected onto the sets.",
+    "constrained": "Whether own models are projected onto the agents' own sets.",
     "FedRep.own": "The slices [start, stop] of the parameters that are not shared.",
     "PerFedAvg.hessian_free": "Whether to approximate products with the Hessian.",
     "PerFedAvg.difference": "The distance of the two gradients of such a product.",
+    "FedMiD.project_onto": 'A public set for all, such as "l1(2)"; "own": the agents\' own sets.',
+    "ProxAL.penalty": "The penalty β of the augmented Lagrangian.",
+    "ProxAL.prox": "The penalty ρ of the ADMM.",
+    "ProxAL.inner_rounds": "The largest number of steps of an ADMM.",
+    "ProxAL.tolerance": "The accuracy of the first ADMM.",
 }
 """What the parameters of our own algorithms mean, in one sentence each; with the name of the
 algorithm where another one has a parameter of the same name."""
@@ -79,6 +85,9 @@ TYPES: dict[str, Any] = {
     "PerFedAvg.difference": PositiveNumber,
     "server_step": PositiveNumber,
     "own_steps": NumLocalSteps,
+    "ProxAL.prox": PositiveNumber,
+    "ProxAL.inner_rounds": Count,
+    "ProxAL.tolerance": NonNegativeNumber,
 }
 """Parameters whose annotation does not say which numbers are valid."""
 

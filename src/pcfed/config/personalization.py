@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from pcfed.algorithms import Algorithm, FedAvg, Local, OwnModelAlgorithm, Scaffold
+from pcfed.algorithms import (
+    Algorithm,
+    FedAvg,
+    FedMiD,
+    Local,
+    OwnModelAlgorithm,
+    ProxAL,
+    Scaffold,
+)
 from pcfed.config.algorithm_field import number_or_keyword
 from pcfed.config.fields import NonNegativeNumber, WrongKey, invalid
 from pcfed.problem import DEFAULT_COUPLING as DEFAULT_COUPLING
@@ -42,7 +50,8 @@ NumericCoupling = Annotated[NonNegativeNumber, BeforeValidator(_refuse_auto)]
 
 def ignores_coupling(algorithm: Algorithm) -> bool:
     """Return whether an algorithm has no coupling: a pull of its own, one model, or no exchange."""
-    return isinstance(algorithm, (FedAvg, Scaffold, Local, OwnModelAlgorithm))
+    others = FedAvg, FedMiD, Local, OwnModelAlgorithm, ProxAL, Scaffold
+    return isinstance(algorithm, others)
 
 
 def auto_errors(algorithm: Algorithm, coupling: object, key: str) -> Iterator[WrongKey]:

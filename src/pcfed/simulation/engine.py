@@ -264,7 +264,8 @@ class Engine:
         if self.algorithm.feasible:
             # Local steps in float32 end in the set only up to their precision.
             sets = SetRows([agent.feasible_set for agent in self.problem.agents])
-            return sets.project(models).astype(np.float64, copy=False)
+            rows = np.ascontiguousarray(np.broadcast_to(models, shape))
+            return sets.project(rows).astype(np.float64, copy=False)
         is_state = any(models is each for each in (*state.server.values(), *state.private.values()))
         if is_state or models.shape != shape:
             return np.broadcast_to(models, shape).copy()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pcfed.algorithms import PCFedSplit
 from pcfed.arrays import Float64Array
 from pcfed.simulation.result import Result
 from pcfed.training.comparison import MIN_ROWS
@@ -113,7 +114,7 @@ def _not_converged(end: RunEnd) -> Iterator[RunWarning]:
     if gap is None or gap <= MAX_RELATIVE_GAP or end.result.status != "finished":
         return
     more = f"set training.rounds to more than {end.result.state.round}"
-    if not end.setup.algorithm.feasible:
+    if not isinstance(end.setup.algorithm, PCFedSplit):
         more += ', or algorithm.name = "PCFedSplit"'
     size = f"{100 * gap:.2g} %" if gap < 10 else f"{gap:.2g} times its value"
     yield RunWarning(

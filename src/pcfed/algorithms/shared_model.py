@@ -1,0 +1,60 @@
+"""Algorithms with one shared model, of which every agent gets the projection onto its own set."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from pcfed.algorithms.base import PenaltyAlgorithm, RoundInfo, Vectors
+from pcfed.algorithms.schedules import Schedule
+from pcfed.arrays import Array, Float64Array
+from pcfed.validation import boolean
+
+
+@dataclass(frozen=True)
+class SharedModelAlgorithm(PenaltyAlgorithm):
+    """An algorithm whose server has one model ``x``; agents have no private state by default.
+
+    Parameters
+    ----------
+    step, penalty : float or callable
+        As in `FedAvg`.
+    constrained : bool
+        Whether an agent's own model is the shared model projected onto its own set, or else the
+        shared model itself.
+    """
+
+    penalty: Schedule = 0.0
+    _: KW_ONLY
+    constrained: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        boolean(f"{type(self).__name__}: constrained", self.constrained)
+
+    # Only the simulator and the agent itself know the set, so they project where this is true.
+    @property
+    def feasible(self) -> bool:
+        """Whether own models are projected onto the agents' own sets."""
+        return self.constrained
+
+    def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
+        """Start at the mean of the models."""
+        return {"x": models.mean(axis=0)}, {}
+
+    def commit(
+        self, private: Vectors, pending: Vectors, received: Vectors, round_info: RoundInfo
+    ) -> Vectors:
+        """Return the private state, which is empty."""
+        return private
+
+    def model(self, server: Vectors, private: Vectors) -> Array:
+        """Return the shared model; it is projected where ``feasible`` is true."""
+        return server["x"]
+
+    def average(self, server: Vectors) -> Array | None:
+        """Return the shared model, or None if own models are its projections."""
+        return None if self.constrained else self.shared_model(server)
+
+    def shared_model(self, server: Vectors) -> Array | None:
+        """Return the shared model."""
+        return server["x"]
