@@ -15,26 +15,26 @@ from rich.table import Table
 from pcfed import data
 from pcfed.cli.app import DataDir, app, console, errors, examples
 from pcfed.cli.progress import ProgressBar
+from pcfed.experiments import leaderboard
 from pcfed.experiments.claims import Claim, claims
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.jobs import Job, distinct, jobs, results, run_jobs
+from pcfed.experiments.leaderboard import METHODS
 from pcfed.experiments.personal import (
     PERSONAL,
     QUICK_SEEDS,
     SEEDS,
     CellScores,
-    PersonalResults,
     num_rounds,
     run_personal,
 )
 from pcfed.experiments.personal_cells import CELLS, QUICK_CELLS
 from pcfed.experiments.presets import NAMES, PARTITIONS, Preset, load_preset
-from pcfed.experiments.rates import LENGTHS, QUICK_LENGTHS, RATES, Rates, measure_rates
+from pcfed.experiments.rates import LENGTHS, QUICK_LENGTHS, RATES, measure_rates
 from pcfed.experiments.round_cases import CASES, QUICK_CASES
 from pcfed.experiments.rounds import (
     ROUNDS,
     GapHistory,
-    RoundsResults,
     max_rounds,
     run_rounds,
     total_rounds,
@@ -42,7 +42,7 @@ from pcfed.experiments.rounds import (
 from pcfed.experiments.summary import Comparison, comparisons
 from pcfed.report import write_report
 
-OTHERS = (RATES, ROUNDS, PERSONAL)
+OTHERS = (RATES, ROUNDS, PERSONAL, METHODS)
 """The experiments that are not presets."""
 
 
@@ -54,8 +54,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...",
-            help=f"Experiments, of {', '.join((*NAMES, *OTHERS))}; by default all but {ROUNDS} and "
-            f"{PERSONAL}.",
+            help=f"Experiments, of {', '.join((*NAMES, *OTHERS))}; by default all but {ROUNDS}, "
+            f"{PERSONAL} and {METHODS}.",
         ),
     ] = None,
     quick: Annotated[
@@ -70,6 +70,13 @@ def reproduce(
     partition: Annotated[
         str | None,
         typer.Option(help=f"Another partition of the data: {', '.join(PARTITIONS)}."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help=f"A module that adds a method of yours to {METHODS}; may be repeated.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Directory of runs, figures and report.")] = Path(
         "results"
@@ -87,17 +94,23 @@ def reproduce(
     cases = (QUICK_CASES if quick else CASES) if ROUNDS in chosen else ()
     cells = (QUICK_CELLS if quick else CELLS) if PERSONAL in chosen else ()
     draws = QUICK_SEEDS if quick else max(seeds, SEEDS)
+    board = (leaderboard.QUICK_CELLS if quick else leaderboard.CELLS) if METHODS in chosen else ()
     todo = jobs(presets, seeds)
     start = time.perf_counter()
     needed = [job.setting.data for job in todo] + [case.data for case in cases if case.data]
-    _fetch_data([*needed, *(cell.data for cell in cells)], data_dir)
+    _fetch_data([*needed, *(cell.data for cell in (*cells, *board))], data_dir)
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
     total += total_rounds(cases) + draws * sum(map(num_rounds, cells))
+    board_seeds = QUICK_SEEDS if quick else seeds
+    names_of_methods = leaderboard.import_methods(method or ()) if board else ()
+    total += len(names_of_methods) * sum(
+        leaderboard.num_rounds(cell, board_seeds) for cell in board
+    )
     try:
         with _RunProgress(total) as bar:
             options: dict[str, Any] = {"data_dir": data_dir, "workers": workers}
             run_jobs(todo, out, on_progress=bar.job, **options)
-            rates = rounds = personal = None
+            rates = rounds = personal = methods = None
             if sizes:
                 lengths: dict[str, Any] = {"rounds": sizes, "seeds": seeds, "workers": workers}
                 rates = measure_rates(out, on_progress=bar.rates, **lengths)
@@ -107,12 +120,25 @@ def reproduce(
                 personal = run_personal(
                     out, cells=cells, seeds=draws, on_progress=bar.personal, **options
                 )
+            if board:
+                methods = leaderboard.run_leaderboard(
+                    out,
+                    cells=board,
+                    seeds=board_seeds,
+                    modules=method or (),
+                    on_progress=bar.methods,
+                    **options,
+                )
     except KeyboardInterrupt:
         errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
         raise typer.Exit(130) from None
     provenance = _provenance(seeds, len(distinct(todo)), time.perf_counter() - start)
     _write_results(
-        comparisons(presets, results(todo, out)), out, data_dir, provenance, rates, rounds, personal
+        comparisons(presets, results(todo, out)),
+        out,
+        data_dir,
+        provenance,
+        {"rates": rates, "rounds": rounds, "personal": personal, "methods": methods},
     )
 
 
@@ -127,24 +153,20 @@ def _write_results(
     out: Path,
     data_dir: Path | None,
     provenance: dict[str, str],
-    rates: Rates | None,
-    rounds: RoundsResults | None,
-    personal: PersonalResults | None,
+    others: dict[str, Any],
 ) -> None:
     """Write figures and the report, and print which claims hold."""
-    figures = write_figures(finished, out / "figures", rates, rounds, personal)
+    figures = write_figures(finished, out / "figures", **others)
     report = out / "report.html"
-    runs = sum(len(each.runs) for each in (rounds, personal) if each)
+    runs = sum(len(others[name].runs) for name in (ROUNDS, PERSONAL, METHODS) if others[name])
     write_report(
         finished,
         report,
         data_dir=data_dir,
         provenance={**provenance, "runs": str(int(provenance["runs"]) + runs)},
-        rates=rates,
-        rounds=rounds,
-        personal=personal,
+        **others,
     )
-    _print_claims(claims(finished, rates, rounds, personal))
+    _print_claims(claims(finished, *(others[name] for name in (RATES, ROUNDS, PERSONAL))))
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
 
 
@@ -203,3 +225,8 @@ class _RunProgress(ProgressBar):
     def personal(self, scores: CellScores) -> None:
         text = f"{PERSONAL}: {scores.cell.title}, seed {scores.seed}"
         self.update(self._task, advance=num_rounds(scores.cell), description=text)
+
+    def methods(self, scores: leaderboard.MethodScores) -> None:
+        text = f"{METHODS}: {scores.cell.title}, {scores.method}"
+        rounds = leaderboard.num_rounds(scores.cell, len(scores.scores))
+        self.update(self._task, advance=rounds, description=text)

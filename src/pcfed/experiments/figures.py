@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pcfed.experiments.claims import PC, budgets
+from pcfed.experiments.leaderboard import MethodResults
 from pcfed.experiments.personal import METHODS, PersonalResults
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.round_cases import Case
@@ -34,26 +35,31 @@ PERSONAL_ACCURACY = "personal-accuracy"
 """The name of the figure of the accuracies of own models, and of its data."""
 
 
+METHOD_RANKS = "method-ranks"
+"""The name of the figure of the ranks of all methods, and of its data."""
+
+
 def write_figures(
     comparisons: Sequence[Comparison],
     out: Path,
     rates: Rates | None = None,
     rounds: RoundsResults | None = None,
     personal: PersonalResults | None = None,
+    methods: MethodResults | None = None,
 ) -> list[Path]:
     """Write all figures and their data to a directory; return the PNG files."""
     from matplotlib import pyplot
 
     written = []
     out.mkdir(parents=True, exist_ok=True)
-    for name, rows in _tables(comparisons, rates, rounds, personal):
+    for name, rows in _tables(comparisons, rates, rounds, personal, methods):
         text = io.StringIO(newline="")
         csv.writer(text).writerows(rows)
         write_atomically(out / f"{name}.csv", text.getvalue().encode())
     pyplot.switch_backend("agg")
     style = files("pcfed.experiments").joinpath("figures.mplstyle")
     with as_file(style) as path, pyplot.style.context(path):
-        for name, figure in _figures(comparisons, rates, rounds, personal):
+        for name, figure in _figures(comparisons, rates, rounds, personal, methods):
             for kind in ("png", "pdf"):
                 content = io.BytesIO()
                 figure.savefig(content, format=kind)
@@ -68,6 +74,7 @@ def _tables(
     rates: Rates | None,
     rounds: RoundsResults | None,
     personal: PersonalResults | None,
+    methods: MethodResults | None,
 ) -> Iterator[tuple[str, list[Sequence[object]]]]:
     """Yield the name of every CSV file, and its rows."""
     for each in comparisons:
@@ -97,7 +104,7 @@ def _tables(
             ],
         )
     if personal:
-        quantities = ("accuracy", "center", "coupling", "infeasibility")
+        quantities: tuple[str, ...] = ("accuracy", "center", "coupling", "infeasibility")
         yield (
             PERSONAL_ACCURACY,
             [
@@ -109,6 +116,19 @@ def _tables(
                 ),
             ],
         )
+    if methods:
+        quantities = ("accuracy", "worst", "infeasibility", "bytes_per_round", "seconds")
+        yield (
+            METHOD_RANKS,
+            [
+                ("cell", "method", "parameters", "seed", *quantities),
+                *(
+                    (run.cell.title, run.method, run.trial, k, *attrgetter(*quantities)(score))
+                    for run in methods.runs
+                    for k, score in enumerate(run.scores)
+                ),
+            ],
+        )
 
 
 def _figures(
@@ -116,6 +136,7 @@ def _figures(
     rates: Rates | None,
     rounds: RoundsResults | None,
     personal: PersonalResults | None,
+    methods: MethodResults | None,
 ) -> Iterator[tuple[str, Figure]]:
     """Yield the name of every figure, and the figure."""
     if rounds:
@@ -125,6 +146,8 @@ def _figures(
             yield AGAINST_AGENTS, rounds_by_agents(rounds)
     if personal:
         yield PERSONAL_ACCURACY, own_accuracy(personal)
+    if methods:
+        yield METHOD_RANKS, mean_ranks(methods)
     if rates:
         yield "rates", measured_rates(rates)
     for each in comparisons:
@@ -251,6 +274,24 @@ def own_accuracy(personal: PersonalResults) -> Figure:
     axes[0][0].set_yticks(heights, METHODS)
     for panel in axes[-1]:
         panel.set_xlabel("accuracy of the own model")
+    return figure
+
+
+def mean_ranks(methods: MethodResults) -> Figure:
+    """Plot the mean rank of every method, with half the critical difference to both sides.
+
+    Two methods whose bars overlap are not distinguished by Nemenyi's test.
+    """
+    ranks, half = methods.mean_ranks(), methods.critical_difference / 2
+    figure, panel = _subplots(figsize=(5.2, 0.6 + 0.28 * len(ranks)))
+    heights = np.arange(len(ranks))[::-1]
+    styles = method_styles(ranks)
+    for height, (method, rank) in zip(heights, ranks.items(), strict=True):
+        color = matplotlib_style(styles[method])["color"]
+        panel.errorbar(rank, height, xerr=half, fmt="o", ms=4, capsize=2, color=color)
+    panel.set_yticks(heights, list(ranks))
+    panel.set_xlabel(f"mean rank over {len(methods.cells)} cells, 1 is best")
+    panel.grid(visible=False, axis="y")
     return figure
 
 

@@ -9,7 +9,7 @@ has choices in two of the parts for fitting, validation and test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,11 +22,11 @@ from pcfed import data
 from pcfed.arrays import Array, Float64Array
 from pcfed.data.tables import Table
 from pcfed.losses import SoftmaxRegression
-from pcfed.sets import ConvexSet, GroupL1Ball, L1Ball, LinfBall
+from pcfed.sets import Blocks, ConvexSet, GroupL1Ball, Halfspace, L1Ball, LinfBall
 
 Indices = NDArray[np.intp]
-Split = Literal["dirichlet", "classes", "travellers", "relations"]
-Limit = Literal["l1", "box", "groups"]
+Split = Literal["iid", "dirichlet", "classes", "travellers", "relations"]
+Limit = Literal["l1", "box", "groups", "fairness"]
 
 ALPHA = 0.3
 """Concentration of the Dirichlet distribution."""
@@ -45,12 +45,18 @@ DATA_NAMES = {
     "swissmetro": "Swissmetro",
 }
 SPLIT_NAMES: dict[Split, str] = {
+    "iid": "i.i.d.",
     "dirichlet": f"Dirichlet({ALPHA:g}) labels",
     "classes": f"{CLASSES_PER_AGENT} classes each",
     "travellers": "by traveller",
     "relations": "by relation",
 }
-LIMIT_NAMES: dict[Limit, str] = {"l1": "l1 budgets", "box": "boxes", "groups": "group budgets"}
+LIMIT_NAMES: dict[Limit, str] = {
+    "l1": "l1 budgets",
+    "box": "boxes",
+    "groups": "group budgets",
+    "fairness": "fairness halfspaces",
+}
 
 
 COUPLINGS = (0.001, 0.01, 0.1, 0.3, 1.0)
@@ -140,6 +146,7 @@ class Samples:
     in_test_part: NDArray[np.bool_] | None = None  # of a data set with a published test part
     travellers: NDArray[np.int64] | None = None
     relations: NDArray[np.int64] | None = None
+    protected: NDArray[np.bool_] | None = None  # who belongs to a protected group
 
     def loss(self, rows: Indices) -> SoftmaxRegression:
         """Return the loss on some of the samples."""
@@ -153,8 +160,22 @@ def limits(cell: Cell, samples: Samples) -> list[ConvexSet]:
         return [L1Ball(radius) for radius in radii]
     if cell.limit == "box":
         return [LinfBall(radius) for radius in radii]
+    if cell.limit == "fairness":
+        return _fairness_limits(cell, samples, radii)
     groups = np.tile(samples.feature_groups, samples.classes)  # W is row-major, a row per class
     return [GroupL1Ball(groups, radius) for radius in radii]
+
+
+def _fairness_limits(cell: Cell, samples: Samples, radii: Sequence[float]) -> list[ConvexSet]:
+    """Return limits on how much higher the mean score of a class is outside the protected group.
+
+    The class is the first one, and the difference of the means of the features is public.
+    """
+    protected = _required(cell, "a protected group", samples.protected)
+    X = samples.features
+    difference = X[~protected].mean(axis=0, dtype=np.float64) - X[protected].mean(axis=0)
+    block = (0, X.shape[1])
+    return [Blocks({block: Halfspace(difference, radius)}) for radius in radii]
 
 
 # -- samples ------------------------------------------------------------------------------------
@@ -208,6 +229,7 @@ def _swissmetro(table: Table) -> Samples:
         np.arange(X.shape[1]),
         travellers=column["ID"].astype(np.int64),
         relations=100 * origin + destination,
+        protected=column["MALE"] == 0,
     )
 
 
@@ -244,6 +266,8 @@ def _by_labels(cell: Cell, samples: Samples, rng: np.random.Generator) -> list[A
 
 def _label_fractions(cell: Cell, classes: int, rng: np.random.Generator) -> Float64Array:
     """Return the fraction of every class in the samples of every agent: agents × classes."""
+    if cell.split == "iid":
+        return np.full((cell.agents, classes), 1 / classes)
     if cell.split == "dirichlet":
         return rng.dirichlet(np.full(classes, ALPHA), size=cell.agents)
     fractions = np.zeros((cell.agents, classes))

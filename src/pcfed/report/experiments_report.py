@@ -10,6 +10,7 @@ from pathlib import Path
 from pcfed import data
 from pcfed.data import Dataset
 from pcfed.experiments.claims import PC, Claim, Verdict, claims
+from pcfed.experiments.leaderboard import MethodResults
 from pcfed.experiments.personal import PersonalResults
 from pcfed.experiments.rates import Rates
 from pcfed.experiments.rounds import RoundsResults
@@ -24,6 +25,7 @@ from pcfed.report.comparison_metrics import (
     AlgorithmMetrics,
     comparison_metrics,
 )
+from pcfed.report.methods_section import methods_section
 from pcfed.report.page import (
     Badge,
     Badges,
@@ -100,6 +102,7 @@ def write_report(
     rates: Rates | None = None,
     rounds: RoundsResults | None = None,
     personal: PersonalResults | None = None,
+    methods: MethodResults | None = None,
 ) -> None:
     """Write the report on experiments: one HTML file that loads nothing from elsewhere.
 
@@ -119,6 +122,8 @@ def write_report(
         The rounds of PCFedSplit and of other algorithms to certified gaps.
     personal : PersonalResults, optional
         The accuracies of the agents' own models.
+    methods : MethodResults, optional
+        The scores of all methods under personal constraints.
 
     Raises
     ------
@@ -129,7 +134,7 @@ def write_report(
     DataError
         If a data set is not available.
     """
-    if not comparisons and not any((rates, rounds, personal)):
+    if not comparisons and not any((rates, rounds, personal, methods)):
         raise ValueError("write_report: comparisons must not be empty, got none; run some first.")
     load = lru_cache(maxsize=None)(lambda name: data.load(name, data_dir=data_dir))
     datasets = [load(comparison.setting.data) for comparison in comparisons]
@@ -142,6 +147,8 @@ def write_report(
         sections.append(rounds_section(rounds))
     if personal:
         sections.append(personal_section(personal))
+    if methods:
+        sections.append(methods_section(methods))
     if rates:
         sections.append(rates_section(rates))
     if provenance:

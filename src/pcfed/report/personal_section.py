@@ -46,7 +46,7 @@ def _table(personal: PersonalResults) -> Table:
     ranks = personal.mean_ranks()
     rows = []
     for method in METHODS:
-        cells = [_interval(personal.accuracy(cell, method)) for cell in personal.cells]
+        cells = [interval_cell(personal.accuracy(cell, method)) for cell in personal.cells]
         rank = f"{ranks[method]:.1f}" if method in ranks else "–"
         rows.append([Cell(method, heading="row"), *cells, Cell(rank)])
     columns = ["method", *(cell.title for cell in personal.cells), "mean rank"]
@@ -65,7 +65,7 @@ def _earlier_table(personal: PersonalResults, cell: personal_cells.Cell) -> Tabl
     rows = [
         [
             Cell(method, heading="row"),
-            _interval(personal.accuracy(cell, method)),
+            interval_cell(personal.accuracy(cell, method)),
             Cell(f"{EARLIER[method]:.2f}"),
         ]
         for method in METHODS
@@ -74,7 +74,7 @@ def _earlier_table(personal: PersonalResults, cell: personal_cells.Cell) -> Tabl
     center = personal.center(cell, OURS)
     if center:
         heading = Cell(f"centre of {OURS}", heading="row")
-        rows.append([heading, _interval(center), Cell(f"{EARLIER_CENTER:.2f}")])
+        rows.append([heading, interval_cell(center), Cell(f"{EARLIER_CENTER:.2f}")])
     label = f"Beside a first measurement: {cell.title}"
     columns = [Cell(name) for name in ("method", "accuracy", "first measurement")]
     return Table(label, columns, [RowGroup(rows)], caption=label)
@@ -135,9 +135,9 @@ def _cell_table(
         rows.append(
             [
                 Cell(method, heading="row", style=styles[method]),
-                _interval(personal.accuracy(cell, method)),
-                _interval(center) if center else Cell("–"),
-                _interval(difference, signed=True) if method != OURS else Cell("–"),
+                interval_cell(personal.accuracy(cell, method)),
+                interval_cell(center) if center else Cell("–"),
+                interval_cell(difference, signed=True) if method != OURS else Cell("–"),
                 Cell(_values(chosen)),
                 Cell(f"{max(score.infeasibility for score in scores):.2g}"),
             ]
@@ -151,7 +151,7 @@ def _cell_table(
     return Table(label, [Cell(name) for name in columns], [RowGroup(rows)], hint=hint)
 
 
-def _interval(found: Interval, *, signed: bool = False) -> Cell:
+def interval_cell(found: Interval, *, signed: bool = False) -> Cell:
     """Return a mean, with half the length of its interval below."""
     width = found.high - found.mean
     text = f"{found.mean:+.3f}" if signed else f"{found.mean:.3f}"

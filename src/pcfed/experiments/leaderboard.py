@@ -1,0 +1,512 @@
+r"""Which method gives the best own models under personal constraints: a leaderboard.
+
+All methods train on the same agents, for the same number of rounds and local steps. The parameters
+of a method are the best of its ``TRIALS`` trials in a cell: each is fitted to a part of the
+training samples of the first seed and scored on the rest, the validation samples. With these
+parameters it is fitted to all training samples of every seed, and scored on test samples of each
+agent's own distribution, once. Models are projected onto the agents' own sets before they are
+scored, because nobody may use a model outside its set; how far they were outside is reported.
+
+A method is compared with the others by its ranks over cells, each of the mean over seeds. Two
+methods whose mean ranks differ by less than the critical difference of Nemenyi's test are not
+distinguished by these cells.
+
+References
+----------
+J. Demšar, "Statistical comparisons of classifiers over multiple data sets", Journal of Machine
+Learning Research 7 (2006).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+from scipy.stats import rankdata, studentized_range
+from threadpoolctl import threadpool_limits
+
+from pcfed.algorithms import (
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedDualAvg,
+    FedMiD,
+    FedProx,
+    PCFedAvg,
+    PCFedSplit,
+    PerFedAvg,
+    PFedMe,
+    ProxAL,
+    Scaffold,
+)
+from pcfed.arrays import Array
+from pcfed.experiments.jobs import process_pool, run_in_pool, slug
+from pcfed.experiments.personal import Interval
+from pcfed.experiments.personal_cells import (
+    Cell,
+    Indices,
+    Samples,
+    limits,
+    load_samples,
+    split_rows,
+)
+from pcfed.losses import SoftmaxRegression
+from pcfed.problem import Agent, Center, Problem
+from pcfed.sets import SetRows
+from pcfed.simulation import Evaluation, run
+from pcfed.storage.saved import Metadata, SavedJson
+
+METHODS = "methods"
+"""The name of this experiment."""
+
+SEEDS, QUICK_SEEDS = 3, 2
+TRIALS = 8
+"""So many trials has every method in a cell."""
+
+LOCAL_STEPS = 10
+EVALUATED = (1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200)
+"""Rounds after which models are scored, beside the last one, to see how fast a method is."""
+
+TARGET = 0.95
+"""Rounds and bytes are counted to this part of the best accuracy in a cell."""
+
+LEVEL = 0.05
+"""The level of Nemenyi's test."""
+
+
+CELLS = tuple(
+    replace(cell, search_rounds=40, rounds=100)
+    for cell in (
+        Cell("mnist", "iid", "l1", (5.0, 150.0), pooling=2),
+        Cell("mnist", "dirichlet", "l1", (5.0, 150.0), pooling=2),
+        Cell("mnist", "classes", "box", (0.01, 0.3), pooling=2),
+        Cell("mnist", "dirichlet", "groups", (1.0, 30.0), pooling=2),
+        Cell("cifar10", "dirichlet", "l1", (2.0, 60.0), pooling=4),
+        Cell("cifar10", "classes", "groups", (0.5, 15.0), pooling=4),
+        Cell("digits", "iid", "box", (0.02, 0.5), agents=10, samples=60, tests=60),
+        Cell("digits", "dirichlet", "groups", (1.0, 30.0), agents=10, samples=60, tests=60),
+        Cell("swissmetro", "travellers", "l1", (0.5, 15.0), agents=60),
+        Cell("swissmetro", "relations", "fairness", (0.01, 1.0)),
+        Cell("swissmetro", "relations", "groups", (0.3, 10.0)),
+    )
+)
+"""Left out: the other combinations of data, split and limit."""
+
+QUICK_CELLS = tuple(
+    Cell("digits", *kind, agents=5, samples=40, tests=30, search_rounds=3, rounds=8)
+    for kind in (
+        ("iid", "l1", (2.0, 20.0)),
+        ("dirichlet", "box", (0.05, 0.5)),
+        ("classes", "groups", (1.0, 10.0)),
+    )
+)
+
+
+class Trial(NamedTuple):
+    """An algorithm with parameters, and the problem that it solves.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        The algorithm.
+    coupling, personalization : float
+        Those of all agents.
+    center : {"average", "free"}
+        What models are coupled to.
+    """
+
+    algorithm: Algorithm
+    coupling: float = 0.0
+    personalization: float = 0.0
+    center: Center = "average"
+
+    def __str__(self) -> str:
+        problem = f"σ = {self.coupling:.3g}, θ = {self.personalization:g}, {self.center}"
+        return f"{self.algorithm} ({problem})" if self.coupling else str(self.algorithm)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of the leaderboard.
+
+    Attributes
+    ----------
+    name : str
+        Its name in tables.
+    trials : callable
+        Returns ``TRIALS`` trials, given the typical smoothness L of the losses.
+    communicates : bool
+        Whether own models depend on what is sent.
+    """
+
+    name: str
+    trials: Callable[[float], Sequence[Trial]]
+    communicates: bool = True
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def add_method(method: Method) -> None:
+    """Add a method to the leaderboard.
+
+    Examples
+    --------
+    >>> from pcfed import FedAvg
+    >>> def trials(L):
+    ...     return [Trial(FedAvg(step=k / (8 * L))) for k in range(1, 9)]
+    >>> add_method(Method("FedAvg, slow", trials))
+    >>> "FedAvg, slow" in method_names()
+    True
+    >>> del _METHODS["FedAvg, slow"]
+    """
+    _METHODS[method.name] = method
+
+
+def method_names() -> tuple[str, ...]:
+    """Return the names of all methods."""
+    return tuple(_METHODS)
+
+
+def _steps(number: int = TRIALS) -> list[float]:
+    """Return steps as multiples of 1/L."""
+    return [float(each) for each in np.geomspace(0.05, 1.5, number)]
+
+
+def _pulls(number: int = 4) -> list[float]:
+    """Return couplings, or pulls towards a shared model, as multiples of L."""
+    return [float(each) for each in np.geomspace(3e-4, 0.3, number)]
+
+
+OURS, PAPER, ALONE = "PCFedSplit", "PC-FedAvg", "alone"
+
+TRIALS_OF: Mapping[str, Callable[[float], Sequence[Trial]]] = {
+    OURS: lambda L: [
+        Trial(PCFedSplit(), pull * L, theta, "free") for theta in (0.5, 1.0) for pull in _pulls()
+    ],
+    PAPER: lambda L: [
+        Trial(PCFedAvg("auto", rho * L), pull * L) for rho in (1.0, 10.0) for pull in _pulls()
+    ],
+    ALONE: lambda L: [Trial(Ditto(step / L, prox=0.0)) for step in _steps()],
+    "FedAvg": lambda L: [Trial(FedAvg(step / L)) for step in _steps()],
+    "FedProx": lambda L: [
+        Trial(FedProx(step / L, prox=mu * L)) for step in _steps(4) for mu in (0.01, 0.1)
+    ],
+    "SCAFFOLD": lambda L: [Trial(Scaffold(step / L)) for step in _steps()],
+    "Ditto": lambda L: [
+        Trial(Ditto(step / L, prox=pull * L)) for step in (0.2, 0.8) for pull in _pulls()
+    ],
+    "pFedMe": lambda L: [
+        Trial(PFedMe(move / (10 * pull * L), own_step=0.6 / (L + pull * L), prox=10 * pull * L))
+        for move in (0.2, 0.8)
+        for pull in _pulls()
+    ],
+    "Per-FedAvg": lambda L: [
+        Trial(PerFedAvg(step / L, own_step=own / L, own_steps=LOCAL_STEPS))
+        for step in (0.2, 0.6)
+        for own in (0.1, 0.3, 0.6, 1.0)
+    ],
+    "FedMiD": lambda L: [Trial(FedMiD(step / L)) for step in _steps()],
+    "FedDualAvg": lambda L: [Trial(FedDualAvg(step / L)) for step in _steps()],
+    "ProxAL": lambda L: [
+        Trial(ProxAL("auto", rho * L, prox=prox * L, inner_rounds=inner))
+        for rho in (0.1, 1.0)
+        for prox in (0.3, 1.0)
+        for inner in (3, 10)
+    ],
+}
+for _name, _trials in TRIALS_OF.items():
+    add_method(Method(_name, _trials, communicates=_name != ALONE))
+
+
+@dataclass(frozen=True)
+class SeedScore:
+    """The score of a method with one seed.
+
+    Attributes
+    ----------
+    accuracies : tuple of float
+        Of every agent's own model, inside its set, on its own test samples.
+    infeasibility : float
+        The largest distance of a model from its set, before it was projected.
+    course : tuple of (int, float)
+        The mean accuracy after some numbers of rounds; empty if the training diverged.
+    bytes_per_round : float
+        Sent and received by an agent in a round.
+    seconds : float
+        Of the training.
+    """
+
+    accuracies: tuple[float, ...]
+    infeasibility: float
+    course: tuple[tuple[int, float], ...]
+    bytes_per_round: float
+    seconds: float
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over agents."""
+        return math.fsum(self.accuracies) / len(self.accuracies)
+
+    @property
+    def worst(self) -> float:
+        """The accuracy of the worst agent."""
+        return min(self.accuracies)
+
+    def rounds_to(self, accuracy: float) -> float:
+        """Return the number of rounds to an accuracy; infinite if it is not reached."""
+        return next((float(done) for done, found in self.course if found >= accuracy), math.inf)
+
+
+@dataclass(frozen=True)
+class MethodScores(SavedJson):
+    """The scores of a method in a cell; ``trial`` was the best one on validation samples."""
+
+    cell: Cell
+    method: str
+    trial: str
+    scores: tuple[SeedScore, ...]  # one per seed
+
+    file_kind = "scores of a method"
+    format = 1
+    advice = "delete it, then rerun the command."
+
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        given = contents["cell"]
+        cell = Cell(**{**given, **{key: tuple(given[key]) for key in ("radii", "couplings")}})
+        scores = tuple(
+            SeedScore(
+                tuple(each["accuracies"]),
+                each["infeasibility"],
+                tuple((int(done), float(found)) for done, found in each["course"]),
+                each["bytes_per_round"],
+                each["seconds"],
+            )
+            for each in contents["scores"]
+        )
+        return cls(cell, contents["method"], contents["trial"], scores)
+
+
+@dataclass(frozen=True)
+class MethodResults:
+    """All scores of the leaderboard."""
+
+    runs: tuple[MethodScores, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells, in the order of the runs."""
+        return tuple(dict.fromkeys(each.cell for each in self.runs))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods, the best mean rank first."""
+        return tuple(self.mean_ranks())
+
+    def of(self, cell: Cell, method: str) -> MethodScores:
+        """Return the scores of a method in a cell."""
+        return next(each for each in self.runs if (each.cell, each.method) == (cell, method))
+
+    def accuracy(self, cell: Cell, method: str) -> Interval:
+        """Return the accuracy of the agents' own models, over seeds."""
+        return Interval.of([each.accuracy for each in self.of(cell, method).scores])
+
+    def worst(self, cell: Cell, method: str) -> float:
+        """Return the mean over seeds of the accuracy of the worst agent."""
+        return float(np.mean([each.worst for each in self.of(cell, method).scores]))
+
+    def infeasibility(self, cell: Cell, method: str) -> float:
+        """Return the largest distance of a model from its set, before it was projected."""
+        return max(each.infeasibility for each in self.of(cell, method).scores)
+
+    def seconds(self, cell: Cell, method: str) -> float:
+        """Return the mean over seeds of the seconds of a training."""
+        return float(np.mean([each.seconds for each in self.of(cell, method).scores]))
+
+    def target(self, cell: Cell) -> float:
+        """Return the accuracy to which rounds are counted."""
+        return TARGET * max(self.accuracy(cell, each).mean for each in self._names)
+
+    def rounds(self, cell: Cell, method: str) -> float:
+        """Return the median over seeds of the rounds to the target."""
+        target = self.target(cell)
+        found = [each.rounds_to(target) for each in self.of(cell, method).scores]
+        return float(np.median(found))
+
+    def bytes_to_target(self, cell: Cell, method: str) -> float:
+        """Return what an agent has sent and received until the target."""
+        found = [each.bytes_per_round for each in self.of(cell, method).scores]
+        return float(np.mean(found)) * self.rounds(cell, method)
+
+    def mean_ranks(self) -> dict[str, float]:
+        """Return the mean rank of every method over cells, the best first; 1 is best."""
+        names = self._names
+        means = np.array([[self.accuracy(cell, m).mean for m in names] for cell in self.cells])
+        ranks = np.mean([rankdata(-row) for row in means.round(12)], axis=0)
+        found = dict(zip(names, ranks.tolist(), strict=True))
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    @property
+    def critical_difference(self) -> float:
+        """The smallest difference of mean ranks that Nemenyi's test takes for real."""
+        k, cells = len(self._names), len(self.cells)
+        quantile = float(studentized_range.ppf(1 - LEVEL, k, math.inf)) / math.sqrt(2)
+        return quantile * math.sqrt(k * (k + 1) / (6 * cells))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.method for each in self.runs))
+
+
+# -- one method in one cell -----------------------------------------------------------------------
+
+
+def score_method(method: str, cell: Cell, samples: Samples, seeds: int) -> MethodScores:
+    """Choose the parameters of a method on the first seed, and score it on all."""
+    first = split_rows(cell, samples, 0)
+    fit = [each.fit for each in first]
+    validation = [samples.loss(each.validation) for each in first]
+    smoothness = _problem(cell, samples, fit).typical_smoothness(None)
+    trials = list(_METHODS[method].trials(smoothness))
+    if len(trials) != TRIALS:
+        raise ValueError(
+            f"{method}: trials must be {TRIALS}, as for all methods, got {len(trials)}; change "
+            "their number."
+        )
+    found = [_fit(each, cell, samples, fit, validation, cell.search_rounds) for each in trials]
+    trial = trials[int(np.argmax([each.accuracy for each in found]))]
+    scores = []
+    for seed in range(seeds):
+        rows = split_rows(cell, samples, seed)
+        train, tests = [each.train for each in rows], [samples.loss(each.test) for each in rows]
+        score = _fit(trial, cell, samples, train, tests, cell.rounds)
+        if not _METHODS[method].communicates:
+            score = replace(score, bytes_per_round=0.0)
+        scores.append(score)
+    return MethodScores(cell, method, str(trial), tuple(scores))
+
+
+def _problem(
+    cell: Cell, samples: Samples, rows: Sequence[Indices], trial: Trial | None = None
+) -> Problem:
+    """Return the problem of some rows of every agent."""
+    coupling, theta = (0.0, 0.0) if trial is None else (trial.coupling, trial.personalization)
+    agents = [
+        Agent(samples.loss(some), each, coupling, personalization=theta)
+        for some, each in zip(rows, limits(cell, samples), strict=True)
+    ]
+    return Problem(agents, "average" if trial is None else trial.center)
+
+
+def _fit(
+    trial: Trial,
+    cell: Cell,
+    samples: Samples,
+    rows: Sequence[Indices],
+    scored: Sequence[SoftmaxRegression],
+    rounds: int,
+) -> SeedScore:
+    """Train, and score the own models on other samples; a training that diverges scores 0."""
+    problem = _problem(cell, samples, rows, trial)
+    sets = SetRows([agent.feasible_set for agent in problem.agents])
+    course: list[tuple[int, float]] = []
+
+    def accuracies(models: Array) -> list[float]:
+        inside = sets.project(models.astype(np.float64), np.empty(models.shape))
+        return [loss.accuracy(x) for loss, x in zip(scored, inside, strict=True)]
+
+    def follow(evaluation: Evaluation) -> None:
+        done = evaluation.record.round
+        if done in EVALUATED or done == rounds:
+            course.append((done, float(np.mean(accuracies(evaluation.models)))))
+
+    start = time.perf_counter()
+    result = run(
+        problem,
+        trial.algorithm,
+        rounds=rounds,
+        local_steps=LOCAL_STEPS,
+        workers=1,  # runs are in parallel
+        callbacks=[follow],
+    )
+    seconds = time.perf_counter() - start
+    if result.status != "finished":
+        return SeedScore((0.0,) * problem.m, math.inf, (), 0.0, seconds)
+    last = result.history[-1]
+    distances = sets.distances(result.models.astype(np.float64))
+    return SeedScore(
+        tuple(accuracies(result.models)),
+        float(distances.max()),
+        tuple(course),
+        (last.bytes_up + last.bytes_down) / (problem.m * rounds),
+        seconds,
+    )
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+def run_leaderboard(
+    out: Path,
+    *,
+    cells: Sequence[Cell],
+    seeds: int = SEEDS,
+    modules: Sequence[str] = (),
+    data_dir: Path | None = None,
+    workers: int = 2,
+    on_progress: Callable[[MethodScores], None] = lambda scores: None,
+) -> MethodResults:
+    """Score all methods in all cells, in parallel processes; finished scores are loaded.
+
+    ``modules`` are imported first; they may add methods.
+    """
+    names = import_methods(modules)
+    jobs = [
+        (out, method, cell, seeds, tuple(modules), data_dir) for cell in cells for method in names
+    ]
+    with process_pool(workers) as pool:
+        return MethodResults(tuple(run_in_pool(pool, _load_or_run, jobs, on_progress)))
+
+
+def num_rounds(cell: Cell, seeds: int) -> int:
+    """Return the number of rounds of a method in a cell."""
+    return TRIALS * cell.search_rounds + seeds * cell.rounds
+
+
+def import_methods(modules: Sequence[str]) -> tuple[str, ...]:
+    """Import modules that add methods; return the names of all methods."""
+    for name in modules:
+        importlib.import_module(name)
+    return method_names()
+
+
+def _load_or_run(
+    out: Path,
+    method: str,
+    cell: Cell,
+    seeds: int,
+    modules: Sequence[str],
+    data_dir: Path | None,
+) -> MethodScores:
+    """Load the scores of a method in a cell from their file, or compute and save them."""
+    path = out / METHODS / f"{cell.slug}-{slug(method)}.json"
+    if path.exists():
+        saved = MethodScores.load(path)
+        if saved.cell == cell and len(saved.scores) == seeds:
+            return saved
+    import_methods(modules)
+    samples = load_samples(cell.data, cell.pooling, data_dir)
+    with threadpool_limits(1):
+        scores = score_method(method, cell, samples, seeds)
+    scores.save(path)
+    return scores

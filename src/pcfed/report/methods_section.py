@@ -1,0 +1,110 @@
+"""The section on the leaderboard: own models of all methods under personal constraints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pcfed.experiments import personal_cells
+from pcfed.experiments.leaderboard import TARGET, TRIALS, MethodResults
+from pcfed.experiments.styles import method_styles
+from pcfed.palette import Style
+from pcfed.report.charts import Chart, Panel, Trace, axes, plotly_text
+from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
+from pcfed.report.personal_section import interval_cell
+
+TEXT = (
+    "Every agent has samples of its own distribution and a limit on its own model. We measure how "
+    "accurate its model, inside its set, is on test samples of its own distribution. Every method "
+    f"has the same number of rounds and local steps, and {TRIALS} trials of its parameters in "
+    "every cell, on validation samples of the first seed; test samples are used once."
+)
+
+
+def methods_section(methods: MethodResults) -> Section:
+    """Return the section, with a subsection for every cell."""
+    styles = method_styles(methods.methods)
+    blocks: list[Block] = [Paragraph(TEXT), _rank_chart(methods, styles), _table(methods, styles)]
+    cells = [
+        Section(f"methods-{cell.slug}", cell.title, [_cell_table(methods, cell, styles)])
+        for cell in methods.cells
+    ]
+    return Section("methods", "Which method should I take?", blocks, cells)
+
+
+def _rank_chart(methods: MethodResults, styles: Mapping[str, Style]) -> ChartGroup:
+    """Return the mean ranks with half the critical difference to both sides."""
+    heading, ranks, difference = "Mean rank", methods.mean_ranks(), methods.critical_difference
+    traces: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": plotly_text(method),
+            "x": [round(rank, 2)],
+            "y": [method],
+            "marker": {"size": 10},
+            "error_x": {"type": "data", "array": [round(difference / 2, 2)]},
+            "hovertemplate": "%{x:.2f}",
+            "meta": {"series": method, "colour": styles[method].colour},
+        }
+        for method, rank in ranks.items()
+    ]
+    layout = axes("mean rank, 1 is best", "")
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True}
+    listed = ", ".join(f"{method} {rank:.1f}" for method, rank in ranks.items())
+    caption = (
+        f"Over {len(methods.cells)} cells. The bars are half the critical difference, "
+        f"{difference:.1f}, of Nemenyi's test to both sides: methods whose bars overlap are not "
+        "distinguished."
+    )
+    panel = Panel(heading, f"{heading} of every method: {listed}.", traces, layout)
+    chart = Chart(heading, caption, [panel])
+    return ChartGroup("method-ranks", [chart], styles, series="methods")
+
+
+def _table(methods: MethodResults, styles: Mapping[str, Style]) -> Table:
+    """Return the accuracies of all methods in all cells, and the mean ranks."""
+    rows = [
+        [
+            Cell(method, heading="row", style=styles[method]),
+            Cell(f"{rank:.1f}"),
+            *(interval_cell(methods.accuracy(cell, method)) for cell in methods.cells),
+        ]
+        for method, rank in methods.mean_ranks().items()
+    ]
+    columns = ["method", "mean rank", *(cell.title for cell in methods.cells)]
+    label = "Accuracy of the agents' own models, inside their sets"
+    return Table(label, [Cell(name) for name in columns], [RowGroup(rows)], caption=label)
+
+
+def _cell_table(
+    methods: MethodResults, cell: personal_cells.Cell, styles: Mapping[str, Style]
+) -> Table:
+    """Return all that was measured in a cell."""
+    columns = ["method", "own models", "worst agent", "infeasibility", "rounds", "kB", "seconds"]
+    order = sorted(methods.methods, key=lambda each: -methods.accuracy(cell, each).mean)
+    rows = [
+        [
+            Cell(method, heading="row", style=styles[method]),
+            interval_cell(methods.accuracy(cell, method)),
+            Cell(f"{methods.worst(cell, method):.3f}"),
+            Cell(f"{methods.infeasibility(cell, method):.2g}"),
+            Cell(_number(methods.rounds(cell, method))),
+            Cell(_number(methods.bytes_to_target(cell, method) / 1000)),
+            Cell(f"{methods.seconds(cell, method):.1f}"),
+            Cell(methods.of(cell, method).trial),
+        ]
+        for method in order
+    ]
+    hint = (
+        f"Rounds, and what an agent has sent and received: to {100 * TARGET:g} % of the best "
+        "accuracy. Infeasibility: the largest distance of a model from its set, before it was "
+        "projected for its score. Seconds: of all rounds, on one core."
+    )
+    label = f"Methods: {cell.title}"
+    columns.append("parameters")
+    return Table(label, [Cell(name) for name in columns], [RowGroup(rows)], hint=hint)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "–"
