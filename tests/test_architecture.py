@@ -50,6 +50,7 @@ GRAPH = {
     "experiments": {
         *(BASE, "storage", "sets", "losses", "problem"),
         *("algorithms", "simulation", "guarantees", "data"),
+        "config",  # imports the files of users that add methods
     },
     "report": {
         *(BASE, "storage", "sets", "losses", "algorithms", "simulation"),

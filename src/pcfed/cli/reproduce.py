@@ -72,10 +72,10 @@ def reproduce(
         typer.Option(help=f"Another partition of the data: {', '.join(PARTITIONS)}."),
     ] = None,
     method: Annotated[
-        list[str] | None,
+        list[Path] | None,
         typer.Option(
-            metavar="MODULE",
-            help=f"A module that adds a method of yours to {METHODS}; may be repeated.",
+            metavar="FILE",
+            help=f"A Python file that adds a method of yours to {METHODS}; may be repeated.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Directory of runs, figures and report.")] = Path(
@@ -125,7 +125,7 @@ def reproduce(
                     out,
                     cells=board,
                     seeds=board_seeds,
-                    modules=method or (),
+                    files=method or (),
                     on_progress=bar.methods,
                     **options,
                 )
@@ -166,7 +166,8 @@ def _write_results(
         provenance={**provenance, "runs": str(int(provenance["runs"]) + runs)},
         **others,
     )
-    _print_claims(claims(finished, *(others[name] for name in (RATES, ROUNDS, PERSONAL))))
+    if found := claims(finished, *(others[name] for name in (RATES, ROUNDS, PERSONAL))):
+        _print_claims(found)
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)
 
 

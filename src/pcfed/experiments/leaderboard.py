@@ -19,7 +19,6 @@ Learning Research 7 (2006).
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +45,8 @@ from pcfed.algorithms import (
     Scaffold,
 )
 from pcfed.arrays import Array
+from pcfed.config.imports import import_modules
+from pcfed.errors import display_path
 from pcfed.experiments.jobs import process_pool, run_in_pool, slug
 from pcfed.experiments.personal import Interval
 from pcfed.experiments.personal_cells import (
@@ -461,18 +462,18 @@ def run_leaderboard(
     *,
     cells: Sequence[Cell],
     seeds: int = SEEDS,
-    modules: Sequence[str] = (),
+    files: Sequence[Path] = (),
     data_dir: Path | None = None,
     workers: int = 2,
     on_progress: Callable[[MethodScores], None] = lambda scores: None,
 ) -> MethodResults:
     """Score all methods in all cells, in parallel processes; finished scores are loaded.
 
-    ``modules`` are imported first; they may add methods.
+    ``files`` are Python files that add methods.
     """
-    names = import_methods(modules)
+    names = import_methods(files)
     jobs = [
-        (out, method, cell, seeds, tuple(modules), data_dir) for cell in cells for method in names
+        (out, method, cell, seeds, tuple(files), data_dir) for cell in cells for method in names
     ]
     with process_pool(workers) as pool:
         return MethodResults(tuple(run_in_pool(pool, _load_or_run, jobs, on_progress)))
@@ -483,10 +484,15 @@ def num_rounds(cell: Cell, seeds: int) -> int:
     return TRIALS * cell.search_rounds + seeds * cell.rounds
 
 
-def import_methods(modules: Sequence[str]) -> tuple[str, ...]:
-    """Import modules that add methods; return the names of all methods."""
-    for name in modules:
-        importlib.import_module(name)
+def import_methods(files: Sequence[Path]) -> tuple[str, ...]:
+    """Import Python files that add methods; return the names of all methods."""
+    for file in files:
+        if not file.is_file() or file.suffix != ".py":
+            raise ValueError(
+                f"--method: {display_path(file)} must be a Python file that calls add_method; "
+                "correct the path."
+            )
+        import_modules([file.stem], file)
     return method_names()
 
 
@@ -495,7 +501,7 @@ def _load_or_run(
     method: str,
     cell: Cell,
     seeds: int,
-    modules: Sequence[str],
+    files: Sequence[Path],
     data_dir: Path | None,
 ) -> MethodScores:
     """Load the scores of a method in a cell from their file, or compute and save them."""
@@ -504,7 +510,7 @@ def _load_or_run(
         saved = MethodScores.load(path)
         if saved.cell == cell and len(saved.scores) == seeds:
             return saved
-    import_methods(modules)
+    import_methods(files)
     samples = load_samples(cell.data, cell.pooling, data_dir)
     with threadpool_limits(1):
         scores = score_method(method, cell, samples, seeds)

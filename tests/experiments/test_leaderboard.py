@@ -1,0 +1,173 @@
+"""The leaderboard: separate samples, fair trials, ranks, and methods of users."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pcfed import FedAvg
+from pcfed.cli import app, reproduce
+from pcfed.experiments import leaderboard
+from pcfed.experiments.leaderboard import (
+    ALONE,
+    CELLS,
+    OURS,
+    QUICK_CELLS,
+    TRIALS,
+    MethodResults,
+    MethodScores,
+    SeedScore,
+    Trial,
+    method_names,
+    num_rounds,
+    run_leaderboard,
+    score_method,
+)
+from pcfed.experiments.personal_cells import Cell, Samples, limits, load_samples
+from pcfed.sets import SetRows
+
+TINY = replace(QUICK_CELLS[0], agents=3, search_rounds=2, rounds=4)
+
+MINE = """
+from pcfed import FedAvg
+from pcfed.experiments.leaderboard import Method, Trial, add_method
+
+
+def trials(L):
+    return [Trial(FedAvg(step=k / (8 * L))) for k in range(1, 9)]
+
+
+add_method(Method("mine", trials))
+"""
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return load_samples("digits")
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_has_the_same_budget_and_delivers_models_inside_the_sets(method, samples):
+    found = score_method(method, TINY, samples, 1)
+    (score,) = found.scores
+    assert len(leaderboard._METHODS[method].trials(1.0)) == TRIALS
+    assert [done for done, _ in score.course] == [1, 2, 3, 4]
+    assert score.course[-1][1] == pytest.approx(score.accuracy)
+    assert 0 < score.accuracy <= 1
+    assert score.worst == min(score.accuracies)
+    assert (score.bytes_per_round == 0) == (method == ALONE)
+    assert math.isfinite(score.infeasibility)
+    if method == OURS:
+        assert score.infeasibility == 0
+
+
+def test_the_best_trial_on_validation_samples_is_taken(samples, monkeypatch):
+    """Test samples do not choose: the best one on them is another."""
+    scores = {}
+
+    def fit(trial, cell, samples, rows, scored, rounds):
+        scored_rows = sum(loss.size for loss in scored)
+        is_test = scored_rows == cell.agents * cell.tests
+        value = trial.algorithm.step if is_test else -((trial.algorithm.step - 0.3) ** 2)
+        scores.setdefault(is_test, []).append(trial.algorithm.step)
+        return SeedScore((value,) * cell.agents, 0.0, ((1, value),), 0.0, 0.0)
+
+    monkeypatch.setattr(leaderboard, "_fit", fit)
+    steps = [k / 10 for k in range(1, TRIALS + 1)]
+    method = leaderboard.Method("steps", lambda L: [Trial(FedAvg(step)) for step in steps])
+    monkeypatch.setitem(leaderboard._METHODS, "steps", method)
+    found = score_method("steps", TINY, samples, 2)
+    assert scores[False] == pytest.approx(steps)  # once, not once for every seed
+    assert scores[True] == pytest.approx([0.3, 0.3])
+    assert "FedAvg(step=0.3" in found.trial
+
+
+def test_another_number_of_trials_is_an_error(samples, monkeypatch):
+    method = leaderboard.Method("one", lambda L: [Trial(FedAvg(1.0))])
+    monkeypatch.setitem(leaderboard._METHODS, "one", method)
+    with pytest.raises(ValueError, match="one: trials must be 8, as for all methods, got 1"):
+        score_method("one", TINY, samples, 1)
+
+
+def test_a_training_that_diverges_scores_nothing(samples, monkeypatch):
+    method = leaderboard.Method("far", lambda L: [Trial(FedAvg(1e200))] * TRIALS)
+    monkeypatch.setitem(leaderboard._METHODS, "far", method)
+    (score,) = score_method("far", TINY, samples, 1).scores
+    assert (score.accuracy, score.course) == (0.0, ())
+    assert score.rounds_to(0.1) == math.inf
+
+
+def scores(cell: Cell, method: str, accuracy: float, course=((1, 0.2), (5, 0.9))) -> MethodScores:
+    seeds = [SeedScore((accuracy - 0.1, accuracy + 0.1), 0.0, course, 80.0, 1.0)] * 2
+    return MethodScores(cell, method, "", tuple(seeds))
+
+
+def test_ranks_and_the_critical_difference():
+    cells = [replace(TINY, agents=k) for k in range(3, 17)]
+    table = {"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.7}
+    runs = [scores(cell, name, value) for cell in cells for name, value in table.items()]
+    found = MethodResults(tuple(runs))
+    assert found.mean_ranks() == {"a": 1.0, "b": 2.0, "c": 3.5, "d": 3.5}
+    # The example of Demšar: four classifiers on 14 data sets.
+    assert found.critical_difference == pytest.approx(1.25, abs=0.005)
+    assert found.target(cells[0]) == pytest.approx(0.855)
+    assert found.rounds(cells[0], "a") == 5
+    assert found.bytes_to_target(cells[0], "a") == 400
+    assert found.worst(cells[0], "b") == pytest.approx(0.7)
+    assert scores(TINY, "a", 0.9, ((1, 0.2),)).scores[0].rounds_to(0.5) == math.inf
+
+
+def test_fairness_limits_bound_the_difference_of_mean_scores():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3)).astype(np.float32)
+    protected = rng.random(40) < 0.4
+    data = Samples(X, rng.integers(0, 2, 40), 2, np.arange(3), protected=protected)
+    cell = replace(TINY, limit="fairness", radii=(0.1, 0.4))
+    sets = limits(cell, data)
+    far = 10 * rng.normal(size=(3, 6))
+    inside = SetRows(sets).project(far, np.empty_like(far))
+    for w, radius in zip(inside, (0.1, 0.2, 0.4), strict=True):
+        difference = X[~protected].mean(axis=0) @ w[:3] - X[protected].mean(axis=0) @ w[:3]
+        assert difference <= radius + 1e-5
+    assert not np.array_equal(inside, far)
+    np.testing.assert_array_equal(inside[:, 3:], far[:, 3:])
+
+
+def test_scores_are_saved_and_not_computed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(leaderboard, "_METHODS", {OURS: leaderboard._METHODS[OURS]})
+    first = run_leaderboard(tmp_path, cells=(TINY,), seeds=2, workers=1)
+    path = tmp_path / "methods" / f"{TINY.slug}-pcfedsplit.json"
+    assert MethodScores.load(path) == first.of(TINY, OURS)
+    monkeypatch.setattr(leaderboard, "score_method", None)
+    assert leaderboard._load_or_run(tmp_path, OURS, TINY, 2, (), None) == first.of(TINY, OURS)
+    assert num_rounds(TINY, 2) == TRIALS * 2 + 2 * 4
+
+
+def test_a_quick_run_with_a_method_of_the_user(tmp_path, monkeypatch):
+    file = tmp_path / "my_method.py"
+    file.write_text(MINE)
+    assert reproduce.OTHERS[-1] == leaderboard.METHODS
+    kept = {name: leaderboard._METHODS[name] for name in (OURS, "Ditto")}
+    monkeypatch.setattr(leaderboard, "_METHODS", kept)
+    line = ["reproduce", "methods", "--quick", "--out", str(tmp_path), "--method"]
+    wrong = CliRunner().invoke(app.app, [*line, str(tmp_path / "other.py")])
+    assert "must be a Python file that calls add_method" in str(wrong.exception)
+    done = CliRunner().invoke(app.app, [*line, str(file)])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "report.html").read_text()
+    assert "Which method should I take?" in page
+    assert ">mine<" in page
+    assert (tmp_path / "figures" / "method-ranks.png").stat().st_size > 1000
+    rows = (tmp_path / "figures" / "method-ranks.csv").read_text().splitlines()
+    assert len(rows) == 1 + 3 * len(QUICK_CELLS) * leaderboard.QUICK_SEEDS
+
+
+def test_cells_are_of_all_kinds():
+    assert {cell.split for cell in CELLS} >= {"iid", "dirichlet", "classes"}
+    assert {cell.limit for cell in CELLS} == {"l1", "box", "groups", "fairness"}
+    assert {cell.data for cell in CELLS} >= {"mnist", "cifar10", "digits", "swissmetro"}
+    assert len({cell.slug for cell in CELLS}) == len(CELLS)
