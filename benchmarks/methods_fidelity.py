@@ -81,8 +81,8 @@ def ditto() -> Iterator[Row]:
 
 # -- pFedMe and Per-FedAvg: MNIST -----------------------------------------------------------------
 
-ROUNDS, USERS, PRESENT = 800, 20, 5
-RESULTS = "CharlieDinh/pFedMe, results/Mnist_{}.h5, round 800"
+ROUNDS, USERS, PRESENT = 200, 20, 5
+RESULTS = "CharlieDinh/pFedMe, results/Mnist_{}.h5, round 200"
 
 
 def two_digits_each(seed: int = 1) -> Problem:
@@ -101,12 +101,12 @@ def two_digits_each(seed: int = 1) -> Problem:
         for _ in holders[1:]:
             sizes.append(int(rng.integers(left // (len(holders) + 1), left // 2)))
             left -= sizes[-1]
-        for user, part in zip(holders, np.split(rows, np.cumsum(sizes)), strict=True):
-            parts[user].append(part)
+        for user, share in zip(holders, np.split(rows, np.cumsum(sizes)), strict=True):
+            parts[user].append(share)
     agents = []
     for part in parts:
-        rows = rng.permutation(np.concatenate(part))
-        train, test = np.split(rows, [int(0.75 * len(rows))])
+        order = rng.permutation(np.concatenate(part))
+        train, test = np.split(order, [int(0.75 * len(order))])
         losses = (SoftmaxRegression(X[k], y[k], classes=10, intercept=True) for k in (train, test))
         loss, held_out = losses
         agents.append(Agent(loss, WholeSpace(), test=held_out))
@@ -117,7 +117,8 @@ def absent(index: int) -> list[int]:
     """Return who is absent: all but five, except in the last round, which tests everybody."""
     if index == ROUNDS - 1:
         return []
-    return np.random.default_rng([7, index]).permutation(USERS)[PRESENT:].tolist()
+    order = np.random.default_rng([7, index]).permutation(USERS)
+    return [int(user) for user in order[PRESENT:]]
 
 
 def accuracies(problem: Problem, algorithm: Algorithm) -> tuple[float, float]:
@@ -125,7 +126,7 @@ def accuracies(problem: Problem, algorithm: Algorithm) -> tuple[float, float]:
     print(f"MNIST: {algorithm}", flush=True)
     options: dict[str, Any] = {"batch": 20, "participation": absent, "progress": True}
     result = run(problem, algorithm, rounds=ROUNDS, local_steps=20, eval_every=ROUNDS, **options)
-    shared = algorithm.shared_model(result.state.server)
+    shared = result.state.server["x"]
     tests = [agent.test for agent in problem.agents if agent.test is not None]
     sizes = np.array([test.size for test in tests])
     own = [test.accuracy(x) for test, x in zip(tests, result.models, strict=True)]
@@ -136,23 +137,23 @@ def accuracies(problem: Problem, algorithm: Algorithm) -> tuple[float, float]:
 def pfedme() -> Iterator[Row]:
     """Yield the accuracies of pFedMe, and of FedAvg on the same data."""
     problem = two_digits_each()
-    options = {"own_step": 0.1, "prox": 15.0, "own_steps": 5, "constrained": False}
-    own, shared = accuracies(problem, PFedMe(0.005, **options))
+    algorithm = PFedMe(0.005, own_step=0.1, prox=15.0, own_steps=5, constrained=False)
+    own, shared = accuracies(problem, algorithm)
     name = "pFedMe{}_0.005_1_15_5u_20b_20_5_0.1_avg"
     source = RESULTS.format(name.format("_p"))
-    yield Row("PFedMe", "accuracy of own models", "0.9454", f"{own:.4f}", source)
+    yield Row("PFedMe", "accuracy of own models", "0.9364", f"{own:.4f}", source)
     source = RESULTS.format(name.format(""))
-    yield Row("PFedMe", "accuracy of the shared model", "0.9341", f"{shared:.4f}", source)
+    yield Row("PFedMe", "accuracy of the shared model", "0.9207", f"{shared:.4f}", source)
     _, shared = accuracies(problem, FedAvg(0.005))
     source = RESULTS.format("FedAvg_0.005_1.0_15_5u_20b_20")
-    yield Row("FedAvg", "accuracy, same data", "0.9309", f"{shared:.4f}", source)
+    yield Row("FedAvg", "accuracy, same data", "0.9159", f"{shared:.4f}", source)
 
 
 def perfedavg() -> Iterator[Row]:
     """Yield the accuracy of Per-FedAvg in the same setting."""
     own, _ = accuracies(two_digits_each(), PerFedAvg(0.005, own_step=0.005, constrained=False))
     source = RESULTS.format("PerAvg_p_0.005_0.001_15_5u_20b_20") + ", a variant, see below"
-    yield Row("PerFedAvg", "accuracy of own models", "0.9325", f"{own:.4f}", source)
+    yield Row("PerFedAvg", "accuracy of own models", "0.9184", f"{own:.4f}", source)
 
 
 # -- FedRep: a linear representation --------------------------------------------------------------
@@ -179,7 +180,7 @@ class LinearRepresentation(Loss):
         """Return half the mean squared error."""
         return float(np.mean(self._residuals(x)[-1] ** 2) / 2)
 
-    def gradient(self, x: Any, rows: Any = None, *, out: Any = None) -> Any:
+    def gradient(self, x: Any, rows: Any = None, out: Any = None) -> Any:
         """Return the gradient in B and h."""
         X, B, h, r = self._residuals(x, rows)
         g = r @ X / len(r)
