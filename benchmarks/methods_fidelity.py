@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed import Agent, Ditto, FedAvg, FedRep, PerFedAvg, PFedMe, Problem, run
-from pcfed.algorithms import Algorithm
+from pcfed.algorithms import (
+    STATISTICS,
+    Algorithm,
+    LocalContext,
+    RoundInfo,
+    Sums,
+    Update,
+    Vectors,
+)
 from pcfed.data import mnist
 from pcfed.losses import LeastSquares, Loss, SoftmaxRegression
 from pcfed.sets import WholeSpace
@@ -85,6 +93,49 @@ ROUNDS, USERS, PRESENT = 200, 20, 5
 RESULTS = "CharlieDinh/pFedMe, results/Mnist_{}.h5, round 200"
 
 
+# The code of pFedMe's authors weighs participants by their numbers of samples; pcfed does not.
+
+
+def weighted(context: LocalContext, update: Update) -> Update:
+    """Return an update whose sum is weighted by the agents' numbers of samples."""
+    sizes = np.array([[float(agent.loss.size)] for agent in context.agents])
+    delta = update.sent["delta"] * sizes.astype(context.dtype)
+    return Update({"delta": delta, STATISTICS: sizes}, update.pending)
+
+
+def weighted_mean(server: Vectors, sums: Sums) -> Vectors:
+    """Return the shared model, moved by the weighted mean of the differences."""
+    return {"x": server["x"] + sums.vectors["delta"] / sums.vectors[STATISTICS][0]}
+
+
+class WeightedFedAvg(FedAvg):
+    """FedAvg with weights."""
+
+    statistics = ("samples",)
+
+    def local(self, context: LocalContext, *arguments: Any) -> Update:
+        """Return weighted updates."""
+        return weighted(context, super().local(context, *arguments))
+
+    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
+        """Add the weighted mean difference."""
+        return weighted_mean(server, sums)
+
+
+class WeightedPFedMe(PFedMe):
+    """pFedMe with weights."""
+
+    statistics = ("samples",)
+
+    def local(self, context: LocalContext, *arguments: Any) -> Update:
+        """Return weighted updates."""
+        return weighted(context, super().local(context, *arguments))
+
+    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
+        """Add the weighted mean difference."""
+        return weighted_mean(server, sums)
+
+
 def two_digits_each(seed: int = 1) -> Problem:
     """Return 20 agents with two digits each, in numbers that differ; a quarter is held out."""
     rng = np.random.default_rng(seed)
@@ -137,16 +188,19 @@ def accuracies(problem: Problem, algorithm: Algorithm) -> tuple[float, float]:
 def pfedme() -> Iterator[Row]:
     """Yield the accuracies of pFedMe, and of FedAvg on the same data."""
     problem = two_digits_each()
-    algorithm = PFedMe(0.005, own_step=0.1, prox=15.0, own_steps=5, constrained=False)
-    own, shared = accuracies(problem, algorithm)
-    name = "pFedMe{}_0.005_1_15_5u_20b_20_5_0.1_avg"
-    source = RESULTS.format(name.format("_p"))
-    yield Row("PFedMe", "accuracy of own models", "0.9364", f"{own:.4f}", source)
-    source = RESULTS.format(name.format(""))
-    yield Row("PFedMe", "accuracy of the shared model", "0.9207", f"{shared:.4f}", source)
-    _, shared = accuracies(problem, FedAvg(0.005))
+    own_source = RESULTS.format("pFedMe_p_0.005_1_15_5u_20b_20_5_0.1_avg")
+    shared_source = RESULTS.format("pFedMe_0.005_1_15_5u_20b_20_5_0.1_avg")
+    for kind, means in ((WeightedPFedMe, "weighted"), (PFedMe, "plain")):
+        algorithm = kind(0.005, own_step=0.1, prox=15.0, own_steps=5, constrained=False)
+        own, shared = accuracies(problem, algorithm)
+        quantity = f"accuracy of own models, {means} means"
+        yield Row("PFedMe", quantity, "0.9364", f"{own:.4f}", own_source)
+        quantity = f"accuracy of the shared model, {means} means"
+        yield Row("PFedMe", quantity, "0.9207", f"{shared:.4f}", shared_source)
     source = RESULTS.format("FedAvg_0.005_1.0_15_5u_20b_20")
-    yield Row("FedAvg", "accuracy, same data", "0.9159", f"{shared:.4f}", source)
+    for other, means in ((WeightedFedAvg(0.005), "weighted"), (FedAvg(0.005), "plain")):
+        _, shared = accuracies(problem, other)
+        yield Row("FedAvg", f"accuracy, {means} means", "0.9159", f"{shared:.4f}", source)
 
 
 def perfedavg() -> Iterator[Row]:
