@@ -113,6 +113,7 @@ def test_keys_with_another_meaning_for_another_algorithm():
         {"name": "FedProx", "prox": 0.0, "step": 0.1, "penalty": "auto"},
         {"name": "Scaffold", "server_step": 0.5},
         {"name": "FedMiD", "project_onto": "l1(2)", "constrained": False},
+        {"name": "PFedHN", "hidden": 8, "server_step": 0.5, "seed": 3},
         {"name": "ProxAL", "prox": 1.0, "inner_rounds": 3, "tolerance": 0.0},
     ],
 )

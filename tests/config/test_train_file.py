@@ -19,6 +19,7 @@ from pcfed import (
     Local,
     PCFedAvg,
     PCFedSplit,
+    PFedHN,
     ProxAL,
     Scaffold,
 )
@@ -123,6 +124,7 @@ def test_what_is_resolved_reads_back(text, tmp_path):
         ('name = "Local"\npenalty = 2', Local("auto", 2.0)),
         ('name = "FedMiD"\nserver_step = 0.5', FedMiD("auto", server_step=0.5)),
         ('name = "FedDualAvg"\nproject_onto = "l2(3)"', FedDualAvg("auto", project_onto="l2(3)")),
+        ('name = "PFedHN"\nlayers = 0', PFedHN("auto", layers=0)),
         ('name = "ProxAL"\nprox = 2\ntolerance = 0', ProxAL("auto", prox=2.0, tolerance=0.0)),
         ('name = "PCFedAvg"\nstep = "theory"', PCFedAvg("theory", "auto")),
         ("", PCFedSplit()),

@@ -42,8 +42,8 @@ def test_all_errors_of_a_file_at_once():
         "model.kind must be one of softmax, logistic, least-squares, got 'softmx'; did you mean",
         "model.features is missing; give a list of names",
         "algorithm has no key 'step' if name is 'PCFedSplit', the default; remove it, or choose an "
-        "algorithm that has it: FedAvg, FedMiD, FedDualAvg, FedProx, Local, PCFedAvg, ProxAL, "
-        "Scaffold",
+        "algorithm that has it: FedAvg, FedMiD, FedDualAvg, FedProx, Local, PCFedAvg, PFedHN, "
+        "ProxAL",
         'algorithm.prox must be a number > 0 or "auto", got 0; give one such as 0.1.',
         "algorithm.relaxation must be a number in (0, 2), got 2; give one such as 1.8.",
         "algorithm has no key 'exakt'; valid keys are name, prox, relaxation.",
@@ -93,11 +93,11 @@ NUMBERS = {"step": 0.1, "penalty": 1.0}
         (
             {"name": "PCFedSplit"},
             "step",
-            "FedAvg, FedMiD, FedDualAvg, FedProx, Local, PCFedAvg, ProxAL, Scaffold",
+            "FedAvg, FedMiD, FedDualAvg, FedProx, Local, PCFedAvg, PFedHN, ProxAL",
         ),
         ({"name": "PCFedAvg", **NUMBERS}, "prox", "FedProx, PCFedSplit, ProxAL"),
         ({"name": "FedProx", "prox": 0.1, **NUMBERS}, "relaxation", "PCFedSplit"),
-        ({"name": "Local", **NUMBERS}, "server_step", "FedMiD, FedDualAvg, Scaffold"),
+        ({"name": "Local", **NUMBERS}, "server_step", "FedMiD, FedDualAvg, PFedHN, Scaffold"),
     ],
 )
 def test_a_key_of_another_algorithm(table, key, others):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcfed import FedAvg, FedDualAvg, FedMiD, PCFedAvg, PCFedSplit, ProxAL, Scaffold, run
+from pcfed import FedAvg, FedDualAvg, FedMiD, PCFedAvg, PCFedSplit, PFedHN, ProxAL, Scaffold, run
 from pcfed.algorithms.grid import Grid, OutsideGrid, add_integers
 from tests.federations import classifiers
 
@@ -16,6 +16,7 @@ ALGORITHMS = {
     "FedAvg": FedAvg(step=0.05),
     "FedMiD": FedMiD(step=0.05),
     "FedDualAvg": FedDualAvg(step=0.05, project_onto="l1(1.5)"),
+    "PFedHN": PFedHN(step=0.05, hidden=3),
     "ProxAL": ProxAL(step=0.05, penalty=2.0, prox=0.5, inner_rounds=3),
 }
 

@@ -21,6 +21,7 @@ ALGORITHMS = (
     "Local",
     "PCFedAvg",
     "PCFedSplit",
+    "PFedHN",
     "ProxAL",
     "Scaffold",
 )

@@ -18,6 +18,7 @@ from pcfed.algorithms.local import Local
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.pcfedavg import PCFedAvg
 from pcfed.algorithms.pcfedsplit import PCFedSplit
+from pcfed.algorithms.pfedhn import PFedHN
 from pcfed.algorithms.proxal import ProxAL
 from pcfed.algorithms.registry import algorithm_names, find_algorithm, register
 from pcfed.algorithms.scaffold import Scaffold
@@ -34,6 +35,7 @@ __all__ = [
     "LocalContext",
     "PCFedAvg",
     "PCFedSplit",
+    "PFedHN",
     "PenaltyAlgorithm",
     "Power",
     "ProxAL",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from pcfed.algorithms import Algorithm, FedAvg, FedMiD, Local, ProxAL, Scaffold
+from pcfed.algorithms import Algorithm, FedAvg, FedMiD, Local, PFedHN, ProxAL, Scaffold
 from pcfed.config.algorithm_field import number_or_keyword
 from pcfed.config.fields import NonNegativeNumber, WrongKey, invalid
 from pcfed.problem import DEFAULT_COUPLING as DEFAULT_COUPLING
@@ -41,8 +41,8 @@ NumericCoupling = Annotated[NonNegativeNumber, BeforeValidator(_refuse_auto)]
 
 
 def ignores_coupling(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm has one shared model, or no exchange, and so no coupling."""
-    return isinstance(algorithm, (FedAvg, FedMiD, ProxAL, Scaffold, Local))
+    """Return whether an algorithm does not couple own models to a shared one."""
+    return isinstance(algorithm, (FedAvg, FedMiD, PFedHN, ProxAL, Scaffold, Local))
 
 
 def auto_errors(algorithm: Algorithm, coupling: object, key: str) -> Iterator[WrongKey]:
