@@ -18,6 +18,7 @@ from pcfed import (
     PCFedAvg,
     PCFedSplit,
     PerFedAvg,
+    PFedHN,
     PFedMe,
     Problem,
     ProxAL,
@@ -91,6 +92,7 @@ ALGORITHMS = {
     "FedRep": FedRep(step=0.05, own=((-2, None),), own_steps=2),
     "FedMiD": FedMiD(step=0.05, project_onto="l1(1.5)"),
     "FedDualAvg": FedDualAvg(step=0.05),
+    "PFedHN": PFedHN(step=0.05, hidden=3, embedding=2),
     "ProxAL": ProxAL(step=0.05, penalty=3.0, prox=0.5, inner_rounds=3),
 }
 

@@ -15,6 +15,7 @@ from pcfed import (
     PCFedAvg,
     PCFedSplit,
     PerFedAvg,
+    PFedHN,
     PFedMe,
     ProxAL,
     Scaffold,
@@ -137,6 +138,7 @@ def test_a_roster_may_be_a_number(tmp_path):
             'name = "FedDualAvg"\nstep = 0.1\nproject_onto = "l1(2)"\nconstrained = false',
             FedDualAvg(0.1, project_onto="l1(2)", constrained=False),
         ),
+        ('name = "PFedHN"\nstep = 0.1\nhidden = 8', PFedHN(0.1, hidden=8)),
         (
             'name = "ProxAL"\nstep = 0.1\nprox = 2\ninner_rounds = 5',
             ProxAL(0.1, prox=2.0, inner_rounds=5),

@@ -116,6 +116,7 @@ def test_keys_with_another_meaning_for_another_algorithm():
         {"name": "PerFedAvg", "hessian_free": True, "difference": 0.01},
         {"name": "FedRep", "own": [[0, 3], [5, 9]], "own_steps": 2},
         {"name": "FedMiD", "project_onto": "l1(2)", "constrained": False},
+        {"name": "PFedHN", "hidden": 8, "server_step": 0.5, "seed": 3},
         {"name": "ProxAL", "prox": 1.0, "inner_rounds": 3, "tolerance": 0.0},
     ],
 )

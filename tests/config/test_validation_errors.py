@@ -96,7 +96,11 @@ NUMBERS = {"step": 0.1, "penalty": 1.0}
         ),
         ({"name": "PCFedAvg", **NUMBERS}, "prox", "Ditto, FedProx, PCFedSplit, PFedMe, ProxAL"),
         ({"name": "FedProx", "prox": 0.1, **NUMBERS}, "relaxation", "PCFedSplit"),
-        ({"name": "Local", **NUMBERS}, "server_step", "FedMiD, FedDualAvg, PFedMe, Scaffold"),
+        (
+            {"name": "Local", **NUMBERS},
+            "server_step",
+            "FedMiD, FedDualAvg, PFedHN, PFedMe, Scaffold",
+        ),
     ],
 )
 def test_a_key_of_another_algorithm(table, key, others):

@@ -33,6 +33,7 @@ ALGORITHMS = {
     "FedRep": 'name = "FedRep"\nstep = 0.05\nown = [[0, 2]]',
     "FedMiD": 'name = "FedMiD"\nstep = 0.05\nproject_onto = "l1(1.5)"',
     "FedDualAvg": 'name = "FedDualAvg"\nstep = 0.05',
+    "PFedHN": 'name = "PFedHN"\nstep = 0.05\nhidden = 3',
     "ProxAL": 'name = "ProxAL"\nstep = 0.05\npenalty = 3.0\nprox = 0.5\ninner_rounds = 1',
 }
 FAULTY = "agent-3"

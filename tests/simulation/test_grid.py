@@ -14,6 +14,7 @@ from pcfed import (
     PCFedAvg,
     PCFedSplit,
     PerFedAvg,
+    PFedHN,
     PFedMe,
     ProxAL,
     Scaffold,
@@ -33,6 +34,7 @@ ALGORITHMS = {
     "FedRep": FedRep(step=0.05, own=((-12, None),)),
     "FedMiD": FedMiD(step=0.05),
     "FedDualAvg": FedDualAvg(step=0.05, project_onto="l1(1.5)"),
+    "PFedHN": PFedHN(step=0.05, hidden=3),
     "ProxAL": ProxAL(step=0.05, penalty=2.0, prox=0.5, inner_rounds=3),
 }
 

@@ -15,7 +15,7 @@ from tests.training.test_train import command
 
 ALGORITHMS = (
     *("Ditto", "FedAvg", "FedDualAvg", "FedMiD", "FedProx", "FedRep", "Local", "PCFedAvg"),
-    *("PCFedSplit", "PFedMe", "PerFedAvg", "ProxAL", "Scaffold"),
+    *("PCFedSplit", "PFedHN", "PFedMe", "PerFedAvg", "ProxAL", "Scaffold"),
 )
 
 

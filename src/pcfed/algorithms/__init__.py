@@ -23,6 +23,7 @@ from pcfed.algorithms.own_models import OwnModelAlgorithm
 from pcfed.algorithms.pcfedavg import PCFedAvg
 from pcfed.algorithms.pcfedsplit import PCFedSplit
 from pcfed.algorithms.perfedavg import PerFedAvg
+from pcfed.algorithms.pfedhn import PFedHN
 from pcfed.algorithms.pfedme import PFedMe
 from pcfed.algorithms.proxal import ProxAL
 from pcfed.algorithms.registry import algorithm_names, find_algorithm, register
@@ -43,6 +44,7 @@ __all__ = [
     "OwnModelAlgorithm",
     "PCFedAvg",
     "PCFedSplit",
+    "PFedHN",
     "PFedMe",
     "PenaltyAlgorithm",
     "PerFedAvg",

@@ -19,9 +19,9 @@ from functools import cache
 import numpy as np
 
 from pcfed.algorithms.base import RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.constrained import SharedModelAlgorithm
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.registry import register
-from pcfed.algorithms.shared_model import SharedModelAlgorithm
 from pcfed.arrays import Array
 from pcfed.sets import ConvexSet, SetRows, parse_set
 from pcfed.validation import instance, positive
@@ -90,14 +90,8 @@ class FedMiD(SharedModelAlgorithm):
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
     ) -> Update:
         """Take projected gradient steps from the shared model and send the difference."""
-        x, sets = received["x"].astype(context.dtype), self._sets(context)
-        y, g = context.rows(x), context.empty()
-        for k in range(context.steps):
-            penalized_gradient(context, y, k, round_info, out=g)
-            g *= -round_info.step
-            g += y
-            sets.project(g, out=y)
-        context.release(g)
+        x = received["x"].astype(context.dtype)
+        y = projected_descent(context, x, self._sets(context), round_info)
         return Update(sent={"delta": np.subtract(y, x, out=y)}, pending={})
 
     def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
@@ -111,6 +105,20 @@ class FedMiD(SharedModelAlgorithm):
 def _parse(text: str) -> ConvexSet:
     """Return the set that a text describes."""
     return parse_set(text)
+
+
+def projected_descent(
+    context: LocalContext, x: Array, sets: SetRows, round_info: RoundInfo
+) -> Array:
+    """Return the models after all local steps of a round, each projected onto these sets."""
+    y, g = context.rows(x), context.empty()
+    for k in range(context.steps):
+        penalized_gradient(context, y, k, round_info, out=g)
+        g *= -round_info.step
+        g += y
+        sets.project(g, out=y)
+    context.release(g)
+    return y
 
 
 def penalized_gradient(

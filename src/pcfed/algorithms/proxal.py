@@ -41,10 +41,10 @@ from typing import ClassVar
 import numpy as np
 
 from pcfed.algorithms.base import STATISTICS, RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.constrained import SharedModelAlgorithm
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.registry import register
 from pcfed.algorithms.schedules import Schedule, check_schedule
-from pcfed.algorithms.shared_model import SharedModelAlgorithm
 from pcfed.arrays import Array, Float64Array
 from pcfed.validation import count, positive
 

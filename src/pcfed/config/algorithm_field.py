@@ -33,6 +33,7 @@ from pcfed.algorithms.registry import (
 )
 from pcfed.config.fields import (
     Count,
+    CountOrZero,
     FileModel,
     KeyErrors,
     NonNegativeNumber,
@@ -67,6 +68,10 @@ HELP = {
     "ProxAL.prox": "The penalty ρ of the ADMM.",
     "ProxAL.inner_rounds": "The largest number of steps of an ADMM.",
     "ProxAL.tolerance": "The accuracy of the first ADMM.",
+    "PFedHN.embedding": "The number of entries of an agent's embedding.",
+    "PFedHN.hidden": "The width of the hidden layers of the hypernetwork.",
+    "PFedHN.layers": "How many hidden layers follow the first one.",
+    "PFedHN.seed": "The seed of the first hypernetwork and embeddings.",
 }
 """What the parameters of our own algorithms mean, in one sentence each; with the name of the
 algorithm where another one has a parameter of the same name."""
@@ -88,6 +93,11 @@ TYPES: dict[str, Any] = {
     "ProxAL.prox": PositiveNumber,
     "ProxAL.inner_rounds": Count,
     "ProxAL.tolerance": NonNegativeNumber,
+    "PFedHN.server_step": PositiveNumber,
+    "PFedHN.embedding": Count,
+    "PFedHN.hidden": Count,
+    "PFedHN.layers": CountOrZero,
+    "PFedHN.seed": CountOrZero,
 }
 """Parameters whose annotation does not say which numbers are valid."""
 

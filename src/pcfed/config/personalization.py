@@ -17,6 +17,7 @@ from pcfed.algorithms import (
     FedMiD,
     Local,
     OwnModelAlgorithm,
+    PFedHN,
     ProxAL,
     Scaffold,
 )
@@ -49,8 +50,8 @@ NumericCoupling = Annotated[NonNegativeNumber, BeforeValidator(_refuse_auto)]
 
 
 def ignores_coupling(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm has no coupling: a pull of its own, one model, or no exchange."""
-    others = FedAvg, FedMiD, Local, OwnModelAlgorithm, ProxAL, Scaffold
+    """Return whether an algorithm does not couple own models to a shared one by a coupling."""
+    others = FedAvg, FedMiD, Local, OwnModelAlgorithm, PFedHN, ProxAL, Scaffold
     return isinstance(algorithm, others)
 
 

@@ -40,6 +40,7 @@ from pcfed.algorithms import (
     PCFedAvg,
     PCFedSplit,
     PerFedAvg,
+    PFedHN,
     PFedMe,
     ProxAL,
     Scaffold,
@@ -212,6 +213,11 @@ TRIALS_OF: Mapping[str, Callable[[float], Sequence[Trial]]] = {
         Trial(PerFedAvg(step / L, own_step=own / L, own_steps=LOCAL_STEPS))
         for step in (0.2, 0.6)
         for own in (0.1, 0.3, 0.6, 1.0)
+    ],
+    "pFedHN": lambda L: [
+        Trial(PFedHN(step / L, server_step=server))
+        for step in (0.2, 0.8)
+        for server in (0.03, 0.1, 0.3, 1.0)
     ],
     "FedMiD": lambda L: [Trial(FedMiD(step / L)) for step in _steps()],
     "FedDualAvg": lambda L: [Trial(FedDualAvg(step / L)) for step in _steps()],

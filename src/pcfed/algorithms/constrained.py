@@ -1,4 +1,4 @@
-"""Algorithms with one shared model, of which every agent gets the projection onto its own set."""
+"""Algorithms whose own models are, if asked, projected onto the agents' own sets."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from pcfed.validation import boolean
 
 
 @dataclass(frozen=True)
-class SharedModelAlgorithm(PenaltyAlgorithm):
-    """An algorithm whose server has one model ``x``; agents have no private state by default.
+class ConstrainedAlgorithm(PenaltyAlgorithm):
+    """An algorithm with a choice between projected and unconstrained own models.
 
     Parameters
     ----------
     step, penalty : float or callable
         As in `FedAvg`.
     constrained : bool
-        Whether an agent's own model is the shared model projected onto its own set, or else the
-        shared model itself.
+        Whether own models are projected onto the agents' own sets.
     """
 
     penalty: Schedule = 0.0
@@ -36,6 +35,14 @@ class SharedModelAlgorithm(PenaltyAlgorithm):
     def feasible(self) -> bool:
         """Whether own models are projected onto the agents' own sets."""
         return self.constrained
+
+
+@dataclass(frozen=True)
+class SharedModelAlgorithm(ConstrainedAlgorithm):
+    """An algorithm whose server has one model ``x``, and whose agents have no private state.
+
+    An agent's own model is the shared model, projected onto its own set if ``constrained`` is true.
+    """
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Start at the mean of the models."""
