@@ -92,7 +92,7 @@ NUMBERS = {"step": 0.1, "penalty": 1.0}
         (
             {"name": "PCFedSplit"},
             "penalty",
-            "FedAvg, FedMiD, FedDualAvg, FedProx, Local, PCFedAvg, ProxAL, Scaffold",
+            "FedAvg, FedMiD, FedDualAvg, FedProx, Local, PCFedAvg, PFedHN, ProxAL",
         ),
         ({"name": "PCFedAvg", **NUMBERS}, "prox", "Ditto, FedProx, PCFedSplit, PFedMe, ProxAL"),
         ({"name": "FedProx", "prox": 0.1, **NUMBERS}, "relaxation", "PCFedSplit"),
