@@ -93,7 +93,7 @@ ALGORITHMS = {
     "FedMiD": FedMiD(step=0.05, project_onto="l1(1.5)"),
     "FedDualAvg": FedDualAvg(step=0.05),
     "PFedHN": PFedHN(step=0.05, hidden=3, embedding=2),
-    "ProxAL": ProxAL(step=0.05, penalty=3.0, prox=0.5, inner_rounds=3),
+    "ProxAL": ProxAL(step=0.05, penalty=3.0, prox=3.0, inner_rounds=3),
 }
 
 

@@ -225,7 +225,7 @@ TRIALS_OF: Mapping[str, Callable[[float], Sequence[Trial]]] = {
         Trial(ProxAL("auto", rho * L, prox=prox * L, inner_rounds=inner))
         for rho in (0.1, 1.0)
         for prox in (0.3, 1.0)
-        for inner in (3, 10)
+        for inner in (5, 20)
     ],
 }
 for _name, _trials in TRIALS_OF.items():
