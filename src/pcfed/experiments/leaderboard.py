@@ -45,6 +45,7 @@ from pcfed.algorithms import (
     ProxAL,
     Scaffold,
 )
+from pcfed.algorithms.registry import parameters
 from pcfed.arrays import Array
 from pcfed.config.imports import import_modules
 from pcfed.errors import display_path
@@ -129,8 +130,18 @@ class Trial(NamedTuple):
     center: Center = "average"
 
     def __str__(self) -> str:
-        problem = f"σ = {self.coupling:.3g}, θ = {self.personalization:g}, {self.center}"
-        return f"{self.algorithm} ({problem})" if self.coupling else str(self.algorithm)
+        """Return what is not a default, with three digits."""
+        algorithm = self.algorithm
+        values = {each.name: getattr(algorithm, each.name) for each in parameters(type(algorithm))}
+        defaults = {each.name: each.default for each in parameters(type(algorithm))}
+        given = {name: value for name, value in values.items() if value != defaults[name]}
+        if self.coupling:
+            given |= {"coupling": self.coupling, "personalization": self.personalization}
+        numbers = (
+            f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in given.items()
+        )
+        return ", ".join(numbers)
 
 
 @dataclass(frozen=True)

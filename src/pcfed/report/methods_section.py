@@ -9,7 +9,7 @@ from pcfed.experiments import personal_cells
 from pcfed.experiments.leaderboard import TARGET, TRIALS, MethodResults
 from pcfed.experiments.styles import method_styles
 from pcfed.palette import Style
-from pcfed.report.charts import Chart, Panel, Trace, axes, plotly_text
+from pcfed.report.charts import Chart, Panel, Trace, axes, plotly_text, row_height
 from pcfed.report.page import Block, Cell, ChartGroup, Paragraph, RowGroup, Section, Table
 from pcfed.report.personal_section import interval_cell
 
@@ -50,14 +50,16 @@ def _rank_chart(methods: MethodResults, styles: Mapping[str, Style]) -> ChartGro
         for method, rank in ranks.items()
     ]
     layout = axes("mean rank, 1 is best", "")
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True}
+    names = {"type": "category", "autorange": "reversed", "automargin": True, "dtick": 1}
+    layout["yaxis"] |= names
     listed = ", ".join(f"{method} {rank:.1f}" for method, rank in ranks.items())
     caption = (
         f"Over {len(methods.cells)} cells. The bars are half the critical difference, "
         f"{difference:.1f}, of Nemenyi's test to both sides: methods whose bars overlap are not "
         "distinguished."
     )
-    panel = Panel(heading, f"{heading} of every method: {listed}.", traces, layout)
+    description = f"{heading} of every method: {listed}."
+    panel = Panel(heading, description, traces, layout, row_height(len(ranks), 1.6))
     chart = Chart(heading, caption, [panel])
     return ChartGroup("method-ranks", [chart], styles, series="methods")
 
