@@ -23,7 +23,12 @@ ALSO = {
     'data.features=["age", "glucose"]': [RIVERSIDE],
     'data.file="all.csv"': ONE_FILE,
     'data.agent="clinic"': ONE_FILE,
-    "algorithm.name=FedProx": ["algorithm.prox=0.1"],
+    **{
+        f"algorithm.name={name}": ["algorithm.prox=0.1"]
+        for name in ("FedProx", "Ditto", "PFedMe", "ProxAL")
+    },
+    "algorithm.name=FedRep": ["algorithm.own=[[0, 3]]"],
+    "algorithm.own=[[0, 3]]": ["algorithm.name=FedRep"],
     'algorithm.step="auto"': ["algorithm.name=FedAvg"],
     "algorithm.step=0.01": ["algorithm.name=FedAvg"],
     'algorithm.penalty="auto"': ["algorithm.name=PCFedAvg"],

@@ -55,7 +55,7 @@ ALGORITHMS = {
     "FedProx": 'name = "FedProx"\nstep = 0.1\nprox = 0.1',
     "Scaffold": 'name = "Scaffold"\nstep = 0.1',
     "FedDualAvg": 'name = "FedDualAvg"\nstep = 0.1',
-    "ProxAL": 'name = "ProxAL"\nstep = 0.1\nprox = 0.1\ninner_rounds = 3',
+    "ProxAL": 'name = "ProxAL"\nstep = 0.1\npenalty = 1.0\nprox = 1.0\ninner_rounds = 3',
 }
 
 

@@ -96,10 +96,10 @@ def test_without_it_such_columns_are_hopeless_and_a_warning_says_so(tmp_path):
 def test_only_sums_are_shared():
     matrices = [data(i, rows)[0] for i, rows in enumerate((5, 40, 2))]
     for X in matrices:
-        rows, sums = send_totals(X)
-        assert rows == len(X)
-        assert sums.shape == (3,)
-        assert [each.shape for each in send_squares(X, sums / rows)] == [(3,), (3,)]
+        totals = send_totals(X)
+        assert totals.shape == (4,)
+        assert totals[0] == len(X)
+        assert send_squares(X, totals[1:] / len(X)).shape == (2, 3)
     whole = np.vstack(matrices)
     other = [whole[40:], whole[:3], whole[3:40]]  # the same sums with other agents
     for intercept in (True, False):
