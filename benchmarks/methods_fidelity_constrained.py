@@ -124,20 +124,21 @@ class Program(NamedTuple):
 def program(size: Reported) -> Program:
     """Return the authors' data: curvatures in [½, 1], unit vectors, constraints of unit length.
 
+    They are drawn as the authors draw them, from NumPy's old generator and in the same order.
+
     The last agent has no loss; its constraint is the global one of the paper.
     """
     n, m, k = size.parameters, size.agents + 1, size.constraints
-    np.random.seed(10)  # noqa: NPY002 (the data of the authors)
-    rand, randn = np.random.rand, np.random.randn
+    rng = np.random.RandomState(10)
     Q = []
     for _ in range(m):
-        curvatures = rand(n) * 0.5 + 0.5
-        np.random.shuffle(list(range(n)))  # noqa: NPY002 (the authors draw it and do not use it)
-        U = np.linalg.svd(randn(n, n))[0]
+        curvatures = rng.rand(n) * 0.5 + 0.5
+        rng.shuffle(list(range(n)))  # the authors draw it and do not use it
+        U = np.linalg.svd(rng.randn(n, n))[0]
         Q.append((U * curvatures) @ U.T)
-    c = randn(n, m)
-    A = np.random.normal(0, 1 / np.sqrt(n), (k, n, m))  # noqa: NPY002
-    d = randn(k, m)
+    c = rng.randn(n, m)
+    A = rng.normal(0, 1 / np.sqrt(n), (k, n, m))
+    d = rng.randn(k, m)
     c, d = c / np.linalg.norm(c, axis=0), d / np.linalg.norm(d, axis=0)
     Q[-1], c[:, -1], d[:, -1] = np.zeros((n, n)), 0, 0
     return Program(Q, c.T.copy(), [A[:, :, i].copy() for i in range(m)], -d.T)
@@ -147,8 +148,7 @@ def proxal() -> Iterator[Line]:
     """Repeat the table of the authors' log."""
     for size in REPORTED:
         data = program(size)
-        np.random.seed(0)  # noqa: NPY002
-        start = np.random.rand(size.parameters)  # noqa: NPY002
+        start = np.random.RandomState(0).rand(size.parameters)
         result: Result | Float64Array = start / np.linalg.norm(start)
         algorithm = ProxAL(
             1 / (1 + BETA + RHO),
@@ -200,12 +200,20 @@ def composite() -> Iterator[Line]:
     X, y = sparse_regression()
     ball = L1Ball(float(NONZERO))
     problem = Problem([Agent(LeastSquares(*data), ball) for data in zip(X, y, strict=True)])
-    options = {"rounds": 200, "local_steps": 10, "batch": 10, "participation": 10, "seed": 1}
     for method in (FedMiD, FedDualAvg):
         found = {}
         for step in (3e-4, 1e-3, 3e-3, 1e-2):
             algorithm = method(step, project_onto=f"l1({NONZERO})")
-            result = run(problem, algorithm, eval_every=200, **options)  # type: ignore[arg-type]
+            result = run(
+                problem,
+                algorithm,
+                rounds=200,
+                local_steps=10,
+                batch=10,
+                participation=10,
+                seed=1,
+                eval_every=200,
+            )
             progress(f"{method.__name__}, step {step:g}: {result.status}")
             if result.status == "finished":
                 found[step] = result.history[-1].loss, result.average
