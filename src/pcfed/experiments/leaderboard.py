@@ -300,8 +300,6 @@ class MethodScores(SavedJson):
 
     @classmethod
     def _from_json(cls, contents: Metadata) -> Self:
-        given = contents["cell"]
-        cell = Cell(**{**given, **{key: tuple(given[key]) for key in ("radii", "couplings")}})
         scores = tuple(
             SeedScore(
                 tuple(each["accuracies"]),
@@ -312,6 +310,7 @@ class MethodScores(SavedJson):
             )
             for each in contents["scores"]
         )
+        cell = Cell.from_json(contents["cell"])
         return cls(cell, contents["method"], contents["trial"], scores)
 
 

@@ -134,13 +134,11 @@ class CellScores(SavedJson):
 
     @classmethod
     def _from_json(cls, contents: Metadata) -> Self:
-        given = contents["cell"]
-        tuples = {key: tuple(given[key]) for key in ("radii", "couplings")}
         scores = tuple(
             Score(**{**each, "accuracies": tuple(each["accuracies"])})
             for each in contents["scores"]
         )
-        return cls(Cell(**{**given, **tuples}), int(contents["seed"]), scores)
+        return cls(Cell.from_json(contents["cell"]), int(contents["seed"]), scores)
 
     def of(self, method: str) -> Score:
         """Return the score of a method."""

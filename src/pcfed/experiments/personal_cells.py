@@ -9,11 +9,11 @@ has choices in two of the parts for fitting, validation and test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,12 @@ class Cell:
     couplings: tuple[float, ...] = COUPLINGS  # values of σ and λ
     search_rounds: int = 20  # of a run with one of these values
     rounds: int = 50  # of the last run, with the best value
+
+    @classmethod
+    def from_json(cls, contents: Mapping[str, Any]) -> Self:
+        """Return a cell from JSON, which has lists in place of tuples."""
+        tuples = {key: tuple(contents[key]) for key in ("radii", "couplings")}
+        return cls(**{**contents, **tuples})
 
     @property
     def title(self) -> str:
