@@ -145,6 +145,7 @@ BAD_ARGUMENTS = [
 def test_bad_arguments(given: dict[str, Any], message: str) -> None:
     options = {"data": (X, Y), "loss_fn": nn.CrossEntropyLoss(), **given}
     make = options.pop("module", lambda: nn.Linear(D, K))
+    torch.manual_seed(0)
     module, data, loss_fn = make(), options.pop("data"), options.pop("loss_fn")
     with pytest.raises(ValueError, match=message) as error:
         TorchLoss(module, data, loss_fn, **options)

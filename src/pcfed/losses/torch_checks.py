@@ -242,17 +242,19 @@ def try_loss_fn(flat: FlatModule, loss_fn: LossFunction, X: Tensor, y: Tensor) -
             "TorchLoss: loss_fn must depend on the trainable parameters, got a number that "
             "does not; keep .detach() and torch.no_grad() out of module and loss_fn."
         )
-    # Two parts of different sizes: a sum, or a mean with weights, does not pass by chance.
-    whole, size, cut = float(loss.detach()), len(y), len(y) // 3
-    parts = [rows for rows in (slice(0, cut), slice(cut, size)) if rows.start < rows.stop]
-    losses = [float(_trial_loss(flat, loss_fn, X[rows], y[rows]).detach()) for rows in parts]
-    mean = sum((p.stop - p.start) * each for p, each in zip(parts, losses, strict=True)) / size
-    if math.isfinite(mean) and not abs(whole - mean) <= 1e-3 * abs(mean) + 1e-6:
-        raise ValueError(
-            f"TorchLoss: loss_fn must be a mean over the batch, got {whole:.4g} for "
-            f"{size} rows that have a mean of {mean:.4g} in two parts; use "
-            'reduction="mean" without weights, and no layers that mix samples.'
-        )
+    # Parts of different sizes, cut at two places: a sum, or a mean with weights, would have to pass
+    # twice by chance.
+    whole, size = float(loss.detach()), len(y)
+    for cut in {size // 3, size // 2} - {0}:
+        parts = slice(0, cut), slice(cut, size)
+        losses = [float(_trial_loss(flat, loss_fn, X[rows], y[rows]).detach()) for rows in parts]
+        mean = (cut * losses[0] + (size - cut) * losses[1]) / size
+        if math.isfinite(mean) and not abs(whole - mean) <= 1e-4 * max(map(abs, losses)) + 1e-6:
+            raise ValueError(
+                f"TorchLoss: loss_fn must be a mean over the batch, got {whole:.4g} for "
+                f"{size} rows that have a mean of {mean:.4g} in two parts; use "
+                'reduction="mean" without weights, and no layers that mix samples.'
+            )
 
 
 def _trial_loss(flat: FlatModule, loss_fn: LossFunction, X: Tensor, y: Tensor) -> Tensor:
