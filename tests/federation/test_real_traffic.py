@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -192,8 +192,8 @@ def forms(update: np.ndarray, step: float) -> Iterator[bytes]:
 def models_from_traffic(real: TappedFederation, config: ServerConfig) -> list[np.ndarray]:
     """Return an agent's model as the server of PCFedAvg could compute it: C plus all u over m.
 
-    There are several: the traffic has u and v of every round, and does not say which is which. Of a
-    secure sum it has masked integers, of which those of u come first.
+    There are several: the traffic has u and v of every round, on several connections, and does not
+    say which is which. Of a secure sum it has masked integers, of which those of u come first.
     """
     up, n = b"\0".join(real.tap.up), config.n
     arrays = [
@@ -203,9 +203,8 @@ def models_from_traffic(real: TappedFederation, config: ServerConfig) -> list[np
     plain = [array for array in arrays if array.dtype == np.float64 and array.size == n]
     masked = [array for array in arrays if array.dtype == np.uint64 and array.size == 2 * n]
     opened = [array[:n].view(np.int64) * config.grid for array in masked]
-    pairs = zip(plain[0::2], plain[1::2], strict=True)
-    choices = [opened] if opened else list(product(*pairs))
-    assert all(len(updates) == config.rounds for updates in choices)
+    assert (len(plain), len(opened)) in ((2 * config.rounds, 0), (0, config.rounds))
+    choices = [opened] if opened else list(combinations(plain, config.rounds))
     start = ServerState.load(real.training_directory / CHECKPOINT).vectors["C"]
     return [start + np.sum(updates, axis=0) / len(real.names) for updates in choices]
 

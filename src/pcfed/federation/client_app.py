@@ -1,4 +1,4 @@
-"""The agent as a Flower ClientApp; Flower starts a process for every message.
+"""The agent as a Flower ClientApp; every message has a process of its own.
 
 A SuperNode is started with ``--node-config 'agent="…/agent.toml"'``. The agent's state is in a
 directory beside that file, one for each training.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import sys
 from contextlib import closing
@@ -21,6 +22,9 @@ FLOWER_NAME = "pcfed"
 
 MAX_CONFIG_BYTES = 2**20
 """Bytes of Flower's configuration at most."""
+
+POLL_SECONDS = 0.4
+"""How often a SuperNode looks for messages that no ClientApp answers yet; Flower's default is 1."""
 
 DATABASE = Path("flower", "superlink.db")
 """The SuperLink's database in the folder of a federation."""
@@ -143,14 +147,27 @@ def program(name: str) -> Path:
 def environment(folder: Path) -> dict[str, str]:
     """Return an environment in which Flower keeps its files in a folder.
 
-    It makes no requests to the internet.
+    It makes no requests to the internet, and on Linux it runs ClientApps with
+    `pcfed.federation.app_runner`.
     """
-    programs = str(Path(sys.executable).parent)
+    programs = [str(Path(sys.executable).parent)]
+    if sys.platform == "linux":  # on macOS, forks of a process that has used NumPy may crash
+        programs.insert(0, str(_write_superexec(folder).parent))
     return {
         **os.environ,
-        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join([*programs, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(folder / "flower"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(POLL_SECONDS),
     }
+
+
+def _write_superexec(folder: Path) -> Path:
+    """Write the program that SuperNodes find in place of Flower's own, and return its path."""
+    path = folder / "flower" / "programs" / "flower-superexec"
+    command = shlex.join([sys.executable, "-m", "pcfed.federation.app_runner"])
+    write_atomically(path, f'#!/bin/sh\nexec {command} "$@"\n'.encode())
+    path.chmod(0o700)
+    return path

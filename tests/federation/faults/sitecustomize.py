@@ -63,10 +63,17 @@ def install(folder: Path, agent: str, where: str, index: int, wait: bool) -> Non
         run_clientapp.start_parent_process_monitor = lambda pid: None
 
 
-home = Path(os.environ.get("FAULT", "nowhere"))
-if any("flwr-clientapp" in word for word in sys.orig_argv) and (home / "fault.json").exists():
-    install(home, **json.loads((home / "fault.json").read_text()))
-if any("flwr-clientapp" in word for word in sys.orig_argv) and (home / "chaos.json").exists():
-    import chaos
+def install_planted() -> None:
+    """Install the fault that a test has planted, if there is one."""
+    home = Path(os.environ.get("FAULT", "nowhere"))
+    if (home / "fault.json").exists():
+        install(home, **json.loads((home / "fault.json").read_text()))
+    if (home / "chaos.json").exists():
+        import chaos
 
-    chaos.install(home)
+        chaos.install(home)
+
+
+# Every message is answered by a fork of this process.
+if "pcfed.federation.app_runner" in sys.orig_argv:
+    os.register_at_fork(after_in_child=install_planted)
