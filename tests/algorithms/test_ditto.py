@@ -7,36 +7,18 @@ import pytest
 
 from pcfed import Ditto, FedAvg, Local, run
 from pcfed.sets import L1Ball, WholeSpace
-from tests.algorithms.plain_numpy import KINDS, OPTIONS, N, plain_problem, present
+from tests.algorithms.plain import KINDS, OPTIONS, ditto, plain_agents, problem_of
 from tests.federations import classifiers, regressions
-
-
-def ditto(plain, rounds, steps, *, eta, lam, own_eta):
-    """Algorithm 1 of the paper: w is the global model, v[k] the personalized ones."""
-    w, v = np.zeros(N), [np.zeros(N) for _ in plain]
-    for t in range(rounds):
-        chosen, differences = present(plain, t), []
-        for k in chosen:
-            w_k = w.copy()
-            for rows in k.batches(t, steps):
-                w_k = w_k - eta * k.gradient(w_k, rows)
-            for rows in k.batches(t, steps):
-                own = v[k.position]
-                step = k.gradient(own, rows) + lam * (own - w)
-                v[k.position] = k.project(own - own_eta * step)
-            differences.append(w_k - w)
-        w = w + sum(differences) / len(chosen)
-    return w, np.array(v)
 
 
 @pytest.mark.parametrize("constrained", [True, False])
 @pytest.mark.parametrize("batch", [1.0, 0.3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_pseudocode(kind, batch, constrained):
-    problem, plain = plain_problem(kind, batch, constrained=constrained)
+    agents = plain_agents(kind, batch=batch, constrained=constrained)
     algorithm = Ditto(step=0.1, own_step=0.2, prox=0.7, constrained=constrained)
-    result = run(problem, algorithm, rounds=9, local_steps=3, batch=batch, **OPTIONS)
-    w, v = ditto(plain, 9, 3, eta=0.1, lam=0.7, own_eta=0.2)
+    result = run(problem_of(agents), algorithm, batch=batch, **OPTIONS)
+    w, v = ditto(agents, eta=0.1, lam=0.7, own_eta=0.2)
     np.testing.assert_allclose(result.state.server["x"], w, rtol=0, atol=1e-10)
     np.testing.assert_allclose(result.models, v, rtol=0, atol=1e-10)
     assert np.abs(v).min(axis=1).max() > 1e-3

@@ -7,48 +7,22 @@ import pytest
 
 from pcfed import Agent, FedAvg, FedRep, Local, Problem, run
 from pcfed.sets import Blocks, L1Ball, L2Ball, WholeSpace
-from tests.algorithms.plain_numpy import KINDS, OPTIONS, N, plain_problem, present
+from tests.algorithms.plain import KINDS, OPTIONS, fedrep, plain_agents, problem_of
 from tests.federation.in_process import federation
 from tests.federations import classifiers, regressions
 
-HEAD = np.array([0, 3, 4])
-REPRESENTATION = np.array([1, 2])
+HEAD, REPRESENTATION = [0, 4, 5], [1, 2, 3]
 OWN = ((0, 1), (-2, None))
-
-
-def fedrep(plain, rounds, steps, *, alpha, own_alpha, tau):
-    """Algorithm 1 of the paper: τ steps on the head h_i, then steps on the representation φ."""
-    phi, h = np.zeros(len(REPRESENTATION)), [np.zeros(len(HEAD)) for _ in plain]
-
-    def joined(phi, h):
-        w = np.empty(N)
-        w[REPRESENTATION], w[HEAD] = phi, h
-        return w
-
-    for t in range(rounds):
-        chosen, local = present(plain, t), []
-        for i in chosen:
-            drawn, phi_i, h_i = i.batches(t, tau + steps), phi.copy(), h[i.position]
-            for rows in drawn[:tau]:
-                step = own_alpha * i.gradient(joined(phi_i, h_i), rows)[HEAD]
-                h_i = i.project(joined(phi_i, h_i - step))[HEAD]
-            for rows in drawn[tau:]:
-                step = alpha * i.gradient(joined(phi_i, h_i), rows)[REPRESENTATION]
-                phi_i = phi_i - step
-            local.append(phi_i)
-            h[i.position] = h_i
-        phi = sum(local) / len(chosen)
-    return phi, np.array([i.project(joined(phi, h[i.position])) for i in plain])
 
 
 @pytest.mark.parametrize("constrained", [True, False])
 @pytest.mark.parametrize("batch", [1.0, 0.3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_pseudocode(kind, batch, constrained):
-    problem, plain = plain_problem(kind, batch, constrained=constrained)
+    agents = plain_agents(kind, batch=batch, constrained=constrained)
     algorithm = FedRep(step=0.1, own_step=0.2, own=OWN, own_steps=4, constrained=constrained)
-    result = run(problem, algorithm, rounds=9, local_steps=3, batch=batch, **OPTIONS)
-    phi, models = fedrep(plain, 9, 3, alpha=0.1, own_alpha=0.2, tau=4)
+    result = run(problem_of(agents), algorithm, batch=batch, **OPTIONS)
+    phi, models = fedrep(agents, HEAD, alpha=0.1, own_alpha=0.2, tau=4)
     shared = result.state.server["x"]
     np.testing.assert_allclose(shared[REPRESENTATION], phi, rtol=0, atol=1e-10)
     np.testing.assert_array_equal(shared[HEAD], 0.0)

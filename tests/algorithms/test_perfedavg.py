@@ -7,35 +7,16 @@ import pytest
 
 from pcfed import FedAvg, PerFedAvg, run
 from pcfed.sets import WholeSpace
-from tests.algorithms.plain_numpy import KINDS, OPTIONS, N, plain_problem, present
+from tests.algorithms.plain import (
+    KINDS,
+    OPTIONS,
+    SEED,
+    N,
+    per_fedavg,
+    plain_agents,
+    problem_of,
+)
 from tests.federations import classifiers, regressions
-
-
-def per_fedavg(plain, rounds, steps, *, alpha, beta, hessian_free, delta, own_steps):
-    """Algorithm 1 of the paper with its first-order or Hessian-free update."""
-    w, v = np.zeros(N), [np.zeros(N) for _ in plain]
-    needed = 3 if hessian_free else 2
-    for t in range(rounds):
-        chosen, local = present(plain, t), []
-        for i in chosen:
-            w_i = w.copy()
-            drawn = i.batches(t, needed * steps + own_steps)
-            for s in range(steps):
-                batches = drawn[needed * s : needed * (s + 1)]
-                adapted = w_i - alpha * i.gradient(w_i, batches[0])
-                d = i.gradient(adapted, batches[1])
-                if hessian_free:
-                    above = i.gradient(w_i + delta * d, batches[2])
-                    below = i.gradient(w_i - delta * d, batches[2])
-                    d = d - alpha * (above - below) / (2 * delta)
-                w_i = w_i - beta * d
-            own = w.copy()
-            for rows in drawn[needed * steps :]:
-                own = i.project(own - alpha * i.gradient(own, rows))
-            v[i.position] = own
-            local.append(w_i)
-        w = sum(local) / len(chosen)
-    return w, np.array(v)
 
 
 @pytest.mark.parametrize("hessian_free", [True, False])
@@ -43,12 +24,12 @@ def per_fedavg(plain, rounds, steps, *, alpha, beta, hessian_free, delta, own_st
 @pytest.mark.parametrize("batch", [1.0, 0.3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_pseudocode(kind, batch, constrained, hessian_free):
-    problem, plain = plain_problem(kind, batch, constrained=constrained)
+    agents = plain_agents(kind, batch=batch, constrained=constrained)
     options = {"own_step": 0.3, "own_steps": 2, "hessian_free": hessian_free, "difference": 0.01}
     algorithm = PerFedAvg(step=0.15, constrained=constrained, **options)
-    result = run(problem, algorithm, rounds=9, local_steps=3, batch=batch, **OPTIONS)
+    result = run(problem_of(agents), algorithm, batch=batch, **OPTIONS)
     more = {"hessian_free": hessian_free, "delta": 0.01, "own_steps": 2}
-    w, v = per_fedavg(plain, 9, 3, alpha=0.3, beta=0.15, **more)
+    w, v = per_fedavg(agents, alpha=0.3, beta=0.15, **more)
     np.testing.assert_allclose(result.state.server["x"], w, rtol=0, atol=1e-10)
     np.testing.assert_allclose(result.models, v, rtol=0, atol=1e-10)
     assert np.abs(w).max() > 0.1
@@ -99,12 +80,13 @@ def test_hessian_free_steps_minimise_the_loss_after_a_step_and_first_order_ones_
 
 def test_the_batches_of_one_step_differ():
     """With equal batches, one local step of the Hessian-free method would be another one."""
-    problem, plain = plain_problem("least squares", 0.3, constrained=False)
+    agents = plain_agents("least squares", batch=0.3)
     algorithm = PerFedAvg(step=0.15, own_step=0.3, hessian_free=True, constrained=False)
-    result = run(problem, algorithm, rounds=1, batch=0.3, seed=OPTIONS["seed"])
-    first = [agent.batches(0, 1)[0] for agent in plain]
+    result = run(problem_of(agents), algorithm, rounds=1, batch=0.3, seed=SEED)
     w = np.zeros(N)
-    for agent, rows in zip(plain, first, strict=True):
+    for agent in agents:
+        rows = agent.batches(0, 1)[0]
         g = agent.gradient(-0.3 * agent.gradient(np.zeros(N), rows), rows)
-        w -= 0.15 * (g - 0.3 * (agent.gradient(g, rows) - agent.gradient(0 * g, rows))) / len(plain)
+        product = agent.gradient(g, rows) - agent.gradient(np.zeros(N), rows)
+        w -= 0.15 * (g - 0.3 * product) / len(agents)
     assert np.abs(result.state.server["x"] - w).max() > 0.01

@@ -7,8 +7,14 @@ import pytest
 
 from pcfed import PFedHN, certify, run
 from pcfed.sets import WholeSpace
-from tests.algorithms.plain import FEATURES, OPTIONS, STEPS, plain_problem
-from tests.algorithms.test_fedmid import KINDS, SETS
+from tests.algorithms.plain import (
+    KINDS,
+    OPTIONS,
+    N,
+    pfedhn,
+    plain_agents,
+    problem_of,
+)
 
 
 def torch_layers(torch, algorithm, n):
@@ -25,41 +31,11 @@ def torch_layers(torch, algorithm, n):
     return [torch.tensor(each.copy(), requires_grad=True) for each in layers]
 
 
-def forward(torch, layers, v):
-    """Linear, then ReLU and linear for each further hidden layer, then the last linear layer."""
-    value = v @ layers[0] + layers[1]
-    for W, b in zip(layers[2:-2:2], layers[3:-2:2], strict=True):
-        value = torch.relu(value) @ W + b
-    return value @ layers[-2] + layers[-1]
-
-
-def pfedhn(torch, plain, algorithm, project):
-    """Algorithm 1 of the paper, with several agents in a round, and autograd: models and v_i."""
-    layers = torch_layers(torch, algorithm, FEATURES)
-    v = [
-        np.random.default_rng([algorithm.seed, 1 + i]).standard_normal(algorithm.embedding)
-        for i in range(len(plain.X))
-    ]
-    v = [torch.tensor(each, requires_grad=True) for each in v]
-    alpha = algorithm.server_step
-    for r, present in enumerate(plain.plan):
-        totals = [torch.zeros_like(each) for each in layers]
-        slopes = {}
-        for i in present:
-            x = forward(torch, layers, v[i])
-            y = x.detach().numpy().copy()
-            for k in range(STEPS):
-                y = project(i, y - algorithm.step * plain.gradient(i, r, k, y))
-            delta = x.detach() - torch.tensor(y)
-            *gradients, slopes[i] = torch.autograd.grad(x, [*layers, v[i]], grad_outputs=delta)
-            totals = [a + b for a, b in zip(totals, gradients, strict=True)]
-        with torch.no_grad():
-            for each, total in zip(layers, totals, strict=True):
-                each -= alpha * total / len(present)
-            for i, slope in slopes.items():
-                v[i] -= alpha * slope
-    models = [forward(torch, layers, each).detach().numpy() for each in v]
-    return np.stack(models), np.stack([each.detach().numpy() for each in v])
+def torch_embeddings(torch, algorithm, m):
+    """Return the first embeddings of all agents as vectors of PyTorch."""
+    streams = [np.random.default_rng([algorithm.seed, 1 + i]) for i in range(m)]
+    drawn = [rng.standard_normal(algorithm.embedding) for rng in streams]
+    return [torch.tensor(each, requires_grad=True) for each in drawn]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,18 +43,15 @@ def pfedhn(torch, plain, algorithm, project):
 @pytest.mark.parametrize("constrained", [True, False])
 def test_equals_the_pseudocode_with_autograd(kind, layers, constrained):
     torch = pytest.importorskip("torch")
-    plain = plain_problem(kind, SETS)
+    agents = plain_agents(kind, constrained=constrained)
     algorithm = PFedHN(
         step=0.2, server_step=0.3, embedding=3, hidden=5, layers=layers, constrained=constrained
     )
-    result = run(plain.problem, algorithm, **OPTIONS)
-
-    def project(i, y):
-        return SETS[i].project(y) if constrained else y
-
-    models, v = pfedhn(torch, plain, algorithm, project)
+    result = run(problem_of(agents), algorithm, batch=0.3, **OPTIONS)
+    start = torch_layers(torch, algorithm, N), torch_embeddings(torch, algorithm, len(agents))
+    models, v = pfedhn(agents, *start, eta=0.2, alpha=0.3)
     np.testing.assert_allclose(result.state.private["v"], v, rtol=0, atol=1e-10)
-    own = np.stack([project(i, x) for i, x in enumerate(models)])
+    own = np.stack([agent.project(x) for agent, x in zip(agents, models, strict=True)])
     np.testing.assert_allclose(result.models, own, rtol=0, atol=1e-10)
     np.testing.assert_allclose(result.average, own.mean(axis=0), rtol=0, atol=1e-10)
     assert np.ptp(models, axis=0).max() > 0.01, "models must differ"
@@ -86,21 +59,22 @@ def test_equals_the_pseudocode_with_autograd(kind, layers, constrained):
 
 def test_models_of_their_own_without_limits():
     """With more entries in an embedding than agents, every agent can have its own optimum."""
-    plain = plain_problem("least squares", [WholeSpace()] * 3)
+    agents = plain_agents("least squares", [WholeSpace()] * 3)
     algorithm = PFedHN(step=0.3, server_step=0.1, embedding=6, hidden=8, layers=0)
-    result = run(plain.problem, algorithm, rounds=1000, local_steps=3, eval_every=1000)
-    for X, y, x in zip(plain.X, plain.y, result.models, strict=True):
-        best = np.linalg.lstsq(X, y)[0]
+    result = run(problem_of(agents), algorithm, rounds=1000, local_steps=3, eval_every=1000)
+    for agent, x in zip(agents, result.models, strict=True):
+        best = np.linalg.lstsq(agent.X, agent.y)[0]
         np.testing.assert_allclose(x, best, rtol=0, atol=1e-8)
     assert np.ptp(result.models, axis=0).max() > 1
 
 
 def test_models_are_in_their_sets_and_certified():
-    plain = plain_problem("logistic", SETS)
-    result = run(plain.problem, PFedHN("auto"), rounds=30, local_steps=4)
+    problem = problem_of(plain_agents("logistic"))
+    result = run(problem, PFedHN("auto"), rounds=30, local_steps=4)
     assert result.history[-1].infeasibility.max() < 1e-12
-    assert result.history[-1].objective < result.start.objective
-    assert 0 < certify(plain.problem, result).gap < 1
+    own_losses = [a.loss.value(x) for a, x in zip(problem.agents, result.models, strict=True)]
+    assert np.mean(own_losses) < result.start.loss
+    assert 0 < certify(problem, result).gap < 1
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,5 @@ def _offline(monkeypatch, tmp_path):
     monkeypatch.delenv("PCFED_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(catalog, "MNIST", replace(catalog.MNIST, sources=()))
-    monkeypatch.setattr(catalog, "CIFAR10", replace(catalog.CIFAR10, sources=()))
-    monkeypatch.setattr(catalog, "SWISSMETRO", replace(catalog.SWISSMETRO, sources=()))
+    for name in ("MNIST", "CIFAR10", "SWISSMETRO", "ELECTRICITY"):
+        monkeypatch.setattr(catalog, name, replace(getattr(catalog, name), sources=()))

@@ -18,6 +18,7 @@ from pcfed.data import (
     catalog,
     cifar10,
     digits,
+    electricity,
     load,
     mnist,
     plot_image,
@@ -91,7 +92,8 @@ def test_digits_need_no_download():
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-def test_swissmetro_is_a_table(compressed, monkeypatch, tmp_path):
+@pytest.mark.parametrize("load_table", [swissmetro, electricity])
+def test_tables_are_read_from_a_file(load_table, compressed, monkeypatch, tmp_path):
     plain = b"ID,ORIGIN,CHOICE\r\n1,2,3\r\n2,22,1\r\n"
     packed = gzip.compress(plain)
 
@@ -99,16 +101,18 @@ def test_swissmetro_is_a_table(compressed, monkeypatch, tmp_path):
         digest = hashlib.sha256(content).hexdigest()
         return File(name, len(content), f"sha256:{digest}", form)
 
-    files = (file("swissmetro.csv.gz", packed, file("swissmetro.csv", plain)),)
-    monkeypatch.setattr(catalog, "SWISSMETRO", replace(catalog.SWISSMETRO, files=files))
-    name = "swissmetro.csv.gz" if compressed else "swissmetro.csv"
-    (tmp_path / name).write_bytes(packed if compressed else plain)
-    table = swissmetro(data_dir=tmp_path)
+    name = load_table.__name__
+    files = (file(f"{name}.csv.gz", packed, file(f"{name}.csv", plain)),)
+    entry = replace(getattr(catalog, name.upper()), files=files)
+    monkeypatch.setattr(catalog, name.upper(), entry)
+    path = tmp_path / (f"{name}.csv.gz" if compressed else f"{name}.csv")
+    path.write_bytes(packed if compressed else plain)
+    table = load_table(data_dir=tmp_path)
     assert table.names == ("ID", "ORIGIN", "CHOICE")
     assert table.numbers("ORIGIN").tolist() == [2.0, 22.0]
-    assert status("swissmetro", data_dir=tmp_path).ready
-    with pytest.raises(DataError, match=r"could not fetch swissmetro\.csv\.gz"):
-        swissmetro()
+    assert status(name, data_dir=tmp_path).ready
+    with pytest.raises(DataError, match=rf"could not fetch {name}\.csv\.gz"):
+        load_table()
 
 
 def test_tables_are_no_images():

@@ -325,7 +325,7 @@ def test_the_cache_of_the_operating_system_is_the_default(tmp_path):
 def test_unknown_names_are_refused():
     images = "digits, mnist, cifar10"
     for function in (load, fetch, status, path):
-        names = images if function is load else f"{images}, swissmetro"
+        names = images if function is load else f"{images}, swissmetro, electricity"
         with pytest.raises(ValueError, match=f"must be one of {names}, got 'svhn'"):
             function("svhn")
 

@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pcfed.cli import app, reproduce
+from pcfed.data.tables import Table
 from pcfed.experiments import personal as personal_models
+from pcfed.experiments import personal_cells
 from pcfed.experiments.claims import claims
 from pcfed.experiments.figures import PERSONAL_ACCURACY, write_figures
 from pcfed.experiments.personal import (
@@ -66,7 +68,7 @@ def travel_samples() -> Samples:
         rng.integers(3, size=len(travellers)),
         3,
         np.arange(4),
-        travellers=travellers,
+        persons=travellers,
         relations=travellers % 25,
     )
 
@@ -143,9 +145,7 @@ def test_choices_of_a_relation_are_split_by_traveller(cell):
     agents = split_rows(cell, samples, 0)
     assert len(agents) == cell.agents
     for rows in agents:
-        parts = [
-            set(samples.travellers[p].tolist()) for p in (rows.fit, rows.validation, rows.test)
-        ]
+        parts = [set(samples.persons[p].tolist()) for p in (rows.fit, rows.validation, rows.test)]
         if cell.split == "travellers":
             assert parts[0] == parts[1] == parts[2]
             assert [len(rows.fit), len(rows.validation), len(rows.test)] == [4, 2, 3]
@@ -311,3 +311,31 @@ def test_the_command_writes_figures_report_and_claims(measured, monkeypatch):
     assert (out / "figures" / f"{PERSONAL_ACCURACY}.pdf").exists()
     assert "at least as good as training alone" in (out / "report.html").read_text()
     assert num_rounds(TINY) == 5 * (2 * 2 + 3)
+
+
+def test_electricity_is_split_by_customer():
+    rng = np.random.default_rng(0)
+    persons = np.repeat(np.arange(30), 12)[:-4]  # the last one has answered eight questions
+    X = rng.normal(size=(len(persons), 3)).astype(np.float32)
+    samples = Samples(X, rng.integers(4, size=len(X)), 4, np.arange(3), persons=persons)
+    cell = Cell("electricity", "customers", "l1", (0.5, 5.0), agents=29)
+    found = split_rows(cell, samples, 0)
+    assert len(found) == 29
+    for rows in found:
+        assert [len(part) for part in (rows.fit, rows.validation, rows.test)] == [5, 3, 4]
+        assert len(set(persons[np.concatenate([rows.train, rows.test])].tolist())) == 1
+        assert len(set(np.concatenate([rows.train, rows.test]).tolist())) == 12
+    assert not {29} & set(persons[np.concatenate([rows.train for rows in found])].tolist())
+
+
+def test_electricity_has_one_sample_per_choice():
+    columns = {name: np.zeros(12) for name in ("cl", "loc", "wk", "tod", "seas")}
+    columns["pf"] = np.arange(12.0)
+    columns["id"] = np.repeat([5.0, 5.0, 6.0], 4)
+    chosen = np.full(12, "FALSE", object)
+    chosen[[2, 4, 11]] = "TRUE"
+    samples = personal_cells._electricity(Table("electricity", {**columns, "choice": chosen}))
+    assert samples.labels.tolist() == [2, 0, 3]
+    assert samples.persons.tolist() == [5, 5, 6]
+    np.testing.assert_allclose(samples.features[1, :24:6], [0.4, 0.5, 0.6, 0.7], rtol=1e-6)
+    assert samples.feature_groups.tolist() == [*range(6)] * 4 + [6]

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from pcfed.algorithms.base import PenaltyAlgorithm, RoundInfo, Vectors
+from pcfed.algorithms.base import PenaltyAlgorithm, RoundInfo, StepAlgorithm, Vectors
 from pcfed.algorithms.schedules import Schedule
 from pcfed.arrays import Array, Float64Array
 from pcfed.validation import boolean
 
 
 @dataclass(frozen=True)
-class ConstrainedAlgorithm(PenaltyAlgorithm):
-    """An algorithm with a choice between projected and unconstrained own models.
+class ConstrainedAlgorithm(StepAlgorithm):
+    r"""An algorithm with a choice between projected and unconstrained own models.
 
     Parameters
     ----------
-    step, penalty : float or callable
-        As in `FedAvg`.
+    step : float, callable or "auto"
+        The local step $\gamma > 0$, as in `StepAlgorithm`.
     constrained : bool
         Whether own models are projected onto the agents' own sets.
     """
 
-    penalty: Schedule = 0.0
     _: KW_ONLY
     constrained: bool = True
 
@@ -38,11 +37,20 @@ class ConstrainedAlgorithm(PenaltyAlgorithm):
 
 
 @dataclass(frozen=True)
-class SharedModelAlgorithm(ConstrainedAlgorithm):
+class SharedModelAlgorithm(ConstrainedAlgorithm, PenaltyAlgorithm):
     """An algorithm whose server has one model ``x``, and whose agents have no private state.
 
     An agent's own model is the shared model, projected onto its own set if ``constrained`` is true.
+
+    Parameters
+    ----------
+    step, penalty : float or callable
+        As in `FedAvg`.
+    constrained : bool
+        Whether own models are projected onto the agents' own sets.
     """
+
+    penalty: Schedule = 0.0
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Start at the mean of the models."""

@@ -31,7 +31,8 @@ class FedDualAvg(FedMiD):
 
     With a public common set $X$, all project onto it; this is the published method. With ``"own"``,
     every agent projects onto its own set, and its own model is $\Pi_{X_i}[z]$. There is then no
-    shared model, and where all sets bind, z may grow for ever while the models converge.
+    shared model, and where all sets bind, z may grow for ever while the models converge. Whoever
+    takes part, the mean of the models is in the averaged set $\frac1m \sum_i X_i$ of `FedMiD`.
 
     Parameters
     ----------

@@ -39,7 +39,10 @@ class FedMiD(SharedModelAlgorithm):
     It averages points of the set, and even with one local step the average need not be a step
     towards the optimum, if the agents' gradients differ on the boundary: the paper calls it the
     curse of primal averaging, and `FedDualAvg` avoids it. With ``"own"``, every agent projects onto
-    its own set, and the server, which does not know the sets, only averages.
+    its own set, and the server, which does not know the sets, only averages. If all agents take
+    part and ``server_step`` is 1, the shared model is a mean of points of their sets. So it is in
+    the averaged set $\frac1m \sum_i X_i = \{\frac1m \sum_i x_i : x_i \in X_i\}$, but it may be
+    outside some of the sets: of l1 balls, the averaged set is the ball of the mean radius.
 
     Parameters
     ----------

@@ -21,16 +21,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.algorithms.base import RoundInfo, StepAlgorithm, Sums, Vectors
+from pcfed.algorithms.constrained import ConstrainedAlgorithm
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.arrays import Array, Float64Array
-from pcfed.validation import boolean, positive
+from pcfed.validation import positive
 
 OwnStep = float | Literal["auto"]
 """A number, or ``"auto"`` for the step of the round."""
 
 
 @dataclass(frozen=True)
-class OwnModelAlgorithm(StepAlgorithm):
+class OwnStepAlgorithm(StepAlgorithm):
+    r"""An algorithm with a step of own models beside that of the shared model.
+
+    Parameters
+    ----------
+    step : float, callable or "auto"
+        The local step $\gamma$ of the shared model.
+    own_step : float or "auto"
+        The step of own models; ``"auto"`` is that of the shared model.
+    """
+
+    _: KW_ONLY
+    own_step: OwnStep = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.own_step != "auto":
+            positive(f"{type(self).__name__}: own_step", self.own_step)
+
+    def _own_step(self, round_info: RoundInfo) -> float:
+        """Return the step of own models in a round."""
+        return round_info.step if self.own_step == "auto" else self.own_step
+
+
+# Fields of the last base come first: own_step before constrained.
+@dataclass(frozen=True)
+class OwnModelAlgorithm(ConstrainedAlgorithm, OwnStepAlgorithm):
     r"""An algorithm with a shared model and an own model of every agent.
 
     Parameters
@@ -43,22 +70,6 @@ class OwnModelAlgorithm(StepAlgorithm):
         Whether steps of own models are projected onto the agent's own set; with False it is the
         published method.
     """
-
-    _: KW_ONLY
-    own_step: OwnStep = "auto"
-    constrained: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        name = type(self).__name__
-        if self.own_step != "auto":
-            positive(f"{name}: own_step", self.own_step)
-        boolean(f"{name}: constrained", self.constrained)
-
-    @property
-    def feasible(self) -> bool:
-        """Whether own models are in their sets: whether their steps are projected."""
-        return self.constrained
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Start the shared model at the mean, and own models at their own."""
@@ -85,10 +96,6 @@ class OwnModelAlgorithm(StepAlgorithm):
     def shared_model(self, server: Vectors) -> Array:
         """Return the shared model."""
         return server["x"]
-
-    def _own_step(self, round_info: RoundInfo) -> float:
-        """Return the step of own models in a round."""
-        return round_info.step if self.own_step == "auto" else self.own_step
 
 
 def take_steps(

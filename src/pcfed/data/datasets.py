@@ -1,4 +1,4 @@
-"""Data sets: images (MNIST, CIFAR-10, the small digits of scikit-learn), and the table Swissmetro.
+"""Data sets: images (MNIST, CIFAR-10, the digits of scikit-learn), and tables of choices.
 
 Features of images are the pixels as bytes, one image per row; multiplied by ``scale`` they are in
 [0, 1].
@@ -225,14 +225,53 @@ def swissmetro(
     ----------
     Bierlaire, Axhausen, Abay: The acceptance of modal innovation: the case of Swissmetro, 2001.
     """
-    _, contents = obtain(
-        catalog.SWISSMETRO, data_dir=data_dir, cache_dir=cache_dir, progress=progress
-    )
-    content = contents["swissmetro.csv.gz"]
+    return _load_table(catalog.SWISSMETRO, data_dir, cache_dir, progress)
+
+
+def electricity(
+    *,
+    data_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    progress: Progress | None = None,
+) -> Table:
+    """Return Electricity: 4,308 choices among four suppliers, up to twelve by each customer.
+
+    A survey of households in the United States, with four rows per choice (``chid``), one for each
+    supplier (``alt``). Customers (``id``) saw the price (``pf``, 0 if it depends on the time), the
+    length of the contract (``cl``), and whether the supplier is local (``loc``), well known
+    (``wk``), and has prices by time of day (``tod``) or season (``seas``); ``choice`` is TRUE for
+    the one that they chose.
+
+    Parameters
+    ----------
+    data_dir, cache_dir, progress
+        As in :func:`mnist`.
+
+    Raises
+    ------
+    DataError
+        If the file is not available; the message says which file to put where.
+
+    References
+    ----------
+    Train: Discrete Choice Methods with Simulation, 2003.
+    """
+    return _load_table(catalog.ELECTRICITY, data_dir, cache_dir, progress)
+
+
+def _load_table(
+    entry: CatalogEntry,
+    data_dir: PathLike | None,
+    cache_dir: PathLike | None,
+    progress: Progress | None,
+) -> Table:
+    """Return a table whose file, compressed or not, is the only one of its data set."""
+    _, contents = obtain(entry, data_dir=data_dir, cache_dir=cache_dir, progress=progress)
+    (content,) = contents.values()
     plain = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    parsed = read_csv("swissmetro", plain, ())
+    parsed = read_csv(entry.name, plain, ())
     columns = dict(zip(parsed.names, parsed.columns, strict=True))
-    return Table("swissmetro", columns, parsed.lines)
+    return Table(entry.name, columns, parsed.lines)
 
 
 def load(
@@ -287,9 +326,9 @@ def tables() -> tuple[str, ...]:
     Examples
     --------
     >>> tables()
-    ('swissmetro',)
+    ('swissmetro', 'electricity')
     """
-    return ("swissmetro",)
+    return ("swissmetro", "electricity")
 
 
 @dataclass(frozen=True)
@@ -360,7 +399,7 @@ def _catalog_entry(where: str, name: str) -> CatalogEntry | None:
     names = (*available(), *tables())
     if name not in names:
         raise ValueError(f"{where}: name must be one of {', '.join(names)}, got {name!r}.")
-    entries = (catalog.MNIST, catalog.CIFAR10, catalog.SWISSMETRO)
+    entries = (catalog.MNIST, catalog.CIFAR10, catalog.SWISSMETRO, catalog.ELECTRICITY)
     return {entry.name: entry for entry in entries}.get(name)
 
 

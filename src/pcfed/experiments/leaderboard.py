@@ -9,7 +9,7 @@ scored, because nobody may use a model outside its set; how far they were outsid
 
 A method is compared with the others by its ranks over cells, each of the mean over seeds. Two
 methods whose mean ranks differ by less than the critical difference of Nemenyi's test are not
-distinguished by these cells.
+distinguished by these cells. Methods that are not in all cells have no rank.
 
 References
 ----------
@@ -20,10 +20,14 @@ Learning Research 7 (2006).
 from __future__ import annotations
 
 import math
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -37,6 +41,7 @@ from pcfed.algorithms import (
     FedDualAvg,
     FedMiD,
     FedProx,
+    FedRep,
     PCFedAvg,
     PCFedSplit,
     PerFedAvg,
@@ -54,12 +59,13 @@ from pcfed.experiments.personal import Interval
 from pcfed.experiments.personal_cells import (
     Cell,
     Indices,
+    Model,
     Samples,
     limits,
     load_samples,
     split_rows,
 )
-from pcfed.losses import SoftmaxRegression
+from pcfed.losses import Loss
 from pcfed.problem import Agent, Center, Problem
 from pcfed.sets import SetRows
 from pcfed.simulation import Evaluation, run
@@ -83,7 +89,21 @@ LEVEL = 0.05
 """The level of Nemenyi's test."""
 
 
-CELLS = tuple(
+NUM_CLASSES = 10
+"""Of all data sets of images."""
+
+NETWORK_CELL = Cell(
+    *("cifar10", "dirichlet", "box", (0.03, 0.5)),
+    agents=6,
+    samples=200,
+    pooling=2,
+    search_rounds=6,
+    rounds=20,
+    model="network",
+    batch=32,
+)
+
+_LINEAR_CELLS = tuple(
     replace(cell, search_rounds=40, rounds=100)
     for cell in (
         Cell("mnist", "iid", "l1", (5.0, 150.0), pooling=2),
@@ -93,13 +113,17 @@ CELLS = tuple(
         Cell("cifar10", "dirichlet", "l1", (2.0, 60.0), pooling=4),
         Cell("cifar10", "classes", "groups", (0.5, 15.0), pooling=4),
         Cell("digits", "iid", "box", (0.02, 0.5), agents=10, samples=60, tests=60),
-        Cell("digits", "dirichlet", "groups", (1.0, 30.0), agents=10, samples=60, tests=60),
+        Cell("digits", "dirichlet", "groups", (1.0, 30.0), agents=10, samples=60, tests=30),
         Cell("swissmetro", "travellers", "l1", (0.5, 15.0), agents=60),
         Cell("swissmetro", "relations", "fairness", (0.01, 1.0)),
         Cell("swissmetro", "relations", "groups", (0.3, 10.0)),
+        Cell("electricity", "customers", "l1", (0.5, 15.0), agents=60),
+        Cell("electricity", "customers", "box", (0.03, 1.0), agents=60),
     )
 )
-"""Left out: the other combinations of data, split and limit."""
+
+CELLS = (*_LINEAR_CELLS, NETWORK_CELL)
+"""Left out: the other combinations of data, split and limit, and networks elsewhere."""
 
 QUICK_CELLS = tuple(
     Cell("digits", *kind, agents=5, samples=40, tests=30, search_rounds=3, rounds=8)
@@ -137,6 +161,7 @@ class Trial(NamedTuple):
         given = {name: value for name, value in values.items() if value != defaults[name]}
         if self.coupling:
             given |= {"coupling": self.coupling, "personalization": self.personalization}
+            given |= {"center": self.center}
         numbers = (
             f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in given.items()
@@ -156,11 +181,14 @@ class Method:
         Returns ``TRIALS`` trials, given the typical smoothness L of the losses.
     communicates : bool
         Whether own models depend on what is sent.
+    models : tuple of {"linear", "network"}
+        The models that it is for.
     """
 
     name: str
     trials: Callable[[float], Sequence[Trial]]
     communicates: bool = True
+    models: tuple[Model, ...] = ("linear", "network")
 
 
 _METHODS: dict[str, Method] = {}
@@ -199,9 +227,15 @@ def _pulls(number: int = 4) -> list[float]:
 
 OURS, PAPER, ALONE = "PCFedSplit", "PC-FedAvg", "alone"
 
+PROBLEMS: tuple[tuple[float, Center], ...] = ((0.0, "average"), (0.5, "free"))
+"""Personalization and centre of the problems among which PCFedSplit chooses: the paper's problem,
+and the default of files."""
+
 TRIALS_OF: Mapping[str, Callable[[float], Sequence[Trial]]] = {
     OURS: lambda L: [
-        Trial(PCFedSplit(), pull * L, theta, "free") for theta in (0.5, 1.0) for pull in _pulls()
+        Trial(PCFedSplit(), pull * L, theta, center)
+        for theta, center in PROBLEMS
+        for pull in _pulls()
     ],
     PAPER: lambda L: [
         Trial(PCFedAvg("auto", rho * L), pull * L) for rho in (1.0, 10.0) for pull in _pulls()
@@ -243,6 +277,19 @@ for _name, _trials in TRIALS_OF.items():
     add_method(Method(_name, _trials, communicates=_name != ALONE))
 
 
+def _fedrep_trials(L: float) -> list[Trial]:
+    """Return trials in which the last layer of the network is the agent's own."""
+    own = ((-_image_network().head_size(NUM_CLASSES), None),)
+    return [
+        Trial(FedRep(step / L, own=own, own_step=step * ratio / L))
+        for step in _steps(4)
+        for ratio in (0.3, 1.0)
+    ]
+
+
+add_method(Method("FedRep", _fedrep_trials, models=("network",)))
+
+
 @dataclass(frozen=True)
 class SeedScore:
     """The score of a method with one seed.
@@ -258,7 +305,7 @@ class SeedScore:
     bytes_per_round : float
         Sent and received by an agent in a round.
     seconds : float
-        Of the training.
+        Of the training, on one core.
     """
 
     accuracies: tuple[float, ...]
@@ -315,10 +362,24 @@ class MethodScores(SavedJson):
 
 
 @dataclass(frozen=True)
-class MethodResults:
-    """All scores of the leaderboard."""
+class MethodResults(SavedJson):
+    """All scores of the leaderboard, with the command and the versions that computed them."""
 
     runs: tuple[MethodScores, ...]
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    file_kind = "leaderboard"
+    format = 1
+    advice = "give the file methods.json of an earlier run."
+
+    def _to_json(self) -> Metadata:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, contents: Metadata) -> Self:
+        runs = tuple(MethodScores._from_json(each) for each in contents["runs"])
+        return cls(runs, contents["command"], dict(contents["versions"]))
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -327,8 +388,15 @@ class MethodResults:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods, the best mean rank first."""
-        return tuple(self.mean_ranks())
+        """The methods, the best mean rank first, and those without a rank last."""
+        return tuple(self.mean_ranks()) + tuple(
+            name for name in self._names if name not in self._ranked
+        )
+
+    def methods_in(self, cell: Cell) -> tuple[str, ...]:
+        """Return the methods in a cell, the most accurate first."""
+        names = [each.method for each in self.runs if each.cell == cell]
+        return tuple(sorted(names, key=lambda name: -self.accuracy(cell, name).mean))
 
     def of(self, cell: Cell, method: str) -> MethodScores:
         """Return the scores of a method in a cell."""
@@ -352,7 +420,7 @@ class MethodResults:
 
     def target(self, cell: Cell) -> float:
         """Return the accuracy to which rounds are counted."""
-        return TARGET * max(self.accuracy(cell, each).mean for each in self._names)
+        return TARGET * self.accuracy(cell, self.methods_in(cell)[0]).mean
 
     def rounds(self, cell: Cell, method: str) -> float:
         """Return the median over seeds of the rounds to the target."""
@@ -366,8 +434,8 @@ class MethodResults:
         return float(np.mean(found)) * self.rounds(cell, method)
 
     def mean_ranks(self) -> dict[str, float]:
-        """Return the mean rank of every method over cells, the best first; 1 is best."""
-        names = self._names
+        """Return the mean rank over cells of methods that are in all of them; 1 is best."""
+        names = self._ranked
         means = np.array([[self.accuracy(cell, m).mean for m in names] for cell in self.cells])
         ranks = np.mean([rankdata(-row) for row in means.round(12)], axis=0)
         found = dict(zip(names, ranks.tolist(), strict=True))
@@ -376,13 +444,19 @@ class MethodResults:
     @property
     def critical_difference(self) -> float:
         """The smallest difference of mean ranks that Nemenyi's test takes for real."""
-        k, cells = len(self._names), len(self.cells)
+        k, cells = len(self._ranked), len(self.cells)
         quantile = float(studentized_range.ppf(1 - LEVEL, k, math.inf)) / math.sqrt(2)
         return quantile * math.sqrt(k * (k + 1) / (6 * cells))
 
     @property
     def _names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(each.method for each in self.runs))
+
+    @property
+    def _ranked(self) -> tuple[str, ...]:
+        """The methods that are in all cells."""
+        scored = [each.method for each in self.runs]
+        return tuple(name for name in self._names if scored.count(name) == len(self.cells))
 
 
 # -- one method in one cell -----------------------------------------------------------------------
@@ -392,7 +466,7 @@ def score_method(method: str, cell: Cell, samples: Samples, seeds: int) -> Metho
     """Choose the parameters of a method on the first seed, and score it on all."""
     first = split_rows(cell, samples, 0)
     fit = [each.fit for each in first]
-    validation = [samples.loss(each.validation) for each in first]
+    validation = [_loss(cell, samples, each.validation) for each in first]
     smoothness = _problem(cell, samples, fit).typical_smoothness(None)
     trials = list(_METHODS[method].trials(smoothness))
     if len(trials) != TRIALS:
@@ -405,12 +479,29 @@ def score_method(method: str, cell: Cell, samples: Samples, seeds: int) -> Metho
     scores = []
     for seed in range(seeds):
         rows = split_rows(cell, samples, seed)
-        train, tests = [each.train for each in rows], [samples.loss(each.test) for each in rows]
+        train = [each.train for each in rows]
+        tests = [_loss(cell, samples, each.test) for each in rows]
         score = _fit(trial, cell, samples, train, tests, cell.rounds)
         if not _METHODS[method].communicates:
             score = replace(score, bytes_per_round=0.0)
         scores.append(score)
     return MethodScores(cell, method, str(trial), tuple(scores))
+
+
+def _loss(cell: Cell, samples: Samples, rows: Indices) -> Loss:
+    """Return the loss of the cell's model on some rows."""
+    if cell.model == "linear":
+        return samples.loss(rows)
+    if samples.image_shape is None:
+        raise ValueError(f"{cell.slug}: a network needs images, got a table; choose other data.")
+    X, y = samples.features[rows], samples.labels[rows]
+    loss: Loss = _image_network().NetworkLoss(X, y, samples.image_shape, samples.classes)
+    return loss
+
+
+def _image_network() -> ModuleType:
+    """Return the module of the network, which needs torch."""
+    return import_module("pcfed.experiments.image_network")
 
 
 def _problem(
@@ -419,7 +510,7 @@ def _problem(
     """Return the problem of some rows of every agent."""
     coupling, theta = (0.0, 0.0) if trial is None else (trial.coupling, trial.personalization)
     agents = [
-        Agent(samples.loss(some), each, coupling, personalization=theta)
+        Agent(_loss(cell, samples, some), each, coupling, personalization=theta)
         for some, each in zip(rows, limits(cell, samples), strict=True)
     ]
     return Problem(agents, "average" if trial is None else trial.center)
@@ -430,7 +521,7 @@ def _fit(
     cell: Cell,
     samples: Samples,
     rows: Sequence[Indices],
-    scored: Sequence[SoftmaxRegression],
+    scored: Sequence[Loss],
     rounds: int,
 ) -> SeedScore:
     """Train, and score the own models on other samples; a training that diverges scores 0."""
@@ -440,23 +531,27 @@ def _fit(
 
     def accuracies(models: Array) -> list[float]:
         inside = sets.project(models.astype(np.float64), np.empty(models.shape))
-        return [loss.accuracy(x) for loss, x in zip(scored, inside, strict=True)]
+        return [round(loss.accuracy(x), 4) for loss, x in zip(scored, inside, strict=True)]
 
     def follow(evaluation: Evaluation) -> None:
         done = evaluation.record.round
         if done in EVALUATED or done == rounds:
-            course.append((done, float(np.mean(accuracies(evaluation.models)))))
+            course.append((done, round(float(np.mean(accuracies(evaluation.models))), 4)))
 
-    start = time.perf_counter()
+    # At zero, the default, a network has no gradient in most parameters.
+    x0 = getattr(problem.agents[0].loss, "start", None)
+    start = time.process_time()  # of this process alone, whatever else the machine does
     result = run(
         problem,
         trial.algorithm,
         rounds=rounds,
         local_steps=LOCAL_STEPS,
+        batch=cell.batch,
+        x0=x0,
         workers=1,  # runs are in parallel
         callbacks=[follow],
     )
-    seconds = time.perf_counter() - start
+    seconds = round(time.process_time() - start, 2)
     if result.status != "finished":
         return SeedScore((0.0,) * problem.m, math.inf, (), 0.0, seconds)
     last = result.history[-1]
@@ -487,12 +582,17 @@ def run_leaderboard(
 
     ``files`` are Python files that add methods.
     """
-    names = import_methods(files)
+    import_methods(files)
+    if any(cell.model == "network" for cell in cells):
+        _image_network()  # raises now, not after hours, where torch is missing
     jobs = [
-        (out, method, cell, seeds, tuple(files), data_dir) for cell in cells for method in names
+        (out, method, cell, seeds, tuple(files), data_dir)
+        for cell in cells
+        for method in methods_for(cell)
     ]
     with process_pool(workers) as pool:
-        return MethodResults(tuple(run_in_pool(pool, _load_or_run, jobs, on_progress)))
+        runs = tuple(run_in_pool(pool, _load_or_run, jobs, on_progress))
+    return MethodResults(runs, versions=software_versions())
 
 
 def num_rounds(cell: Cell, seeds: int) -> int:
@@ -500,8 +600,24 @@ def num_rounds(cell: Cell, seeds: int) -> int:
     return TRIALS * cell.search_rounds + seeds * cell.rounds
 
 
-def import_methods(files: Sequence[Path]) -> tuple[str, ...]:
-    """Import Python files that add methods; return the names of all methods."""
+def total_rounds(cells: Sequence[Cell], seeds: int) -> int:
+    """Return the number of rounds of all methods in all cells."""
+    return sum(len(methods_for(cell)) * num_rounds(cell, seeds) for cell in cells)
+
+
+def methods_for(cell: Cell) -> tuple[str, ...]:
+    """Return the names of the methods for the model of a cell."""
+    return tuple(name for name, method in _METHODS.items() if cell.model in method.models)
+
+
+def software_versions() -> dict[str, str]:
+    """Return the versions of what the scores depend on."""
+    packages = ("pcfed", "numpy", "scipy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def import_methods(files: Sequence[Path]) -> None:
+    """Import Python files that add methods."""
     for file in files:
         if not file.is_file() or file.suffix != ".py":
             raise ValueError(
@@ -509,7 +625,6 @@ def import_methods(files: Sequence[Path]) -> tuple[str, ...]:
                 "correct the path."
             )
         import_modules([file.stem], file)
-    return method_names()
 
 
 def _load_or_run(
@@ -528,6 +643,8 @@ def _load_or_run(
             return saved
     import_methods(files)
     samples = load_samples(cell.data, cell.pooling, data_dir)
+    if cell.model == "network":
+        _image_network()  # only libraries that are loaded are limited to one thread
     with threadpool_limits(1):
         scores = score_method(method, cell, samples, seeds)
     scores.save(path)

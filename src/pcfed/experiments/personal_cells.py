@@ -1,10 +1,10 @@
-"""The cells of the experiment on personal models: data, split among agents, and private limits.
+"""The cells of the experiments on own models: data, split among agents, and private limits.
 
 Images are drawn by the labels of an agent: fractions of the classes from a Dirichlet distribution,
 or equal parts of a few classes. Training images come from the training part of the data set, test
-images from its test part, both with the agent's own fractions. The choices of Swissmetro are split
-by traveller, or by relation: then the travellers of a relation are divided, so that no traveller
-has choices in two of the parts for fitting, validation and test.
+images from its test part, both with the agent's own fractions. The tables are split by person,
+traveller or customer, or by relation: then the travellers of a relation are divided, so that no
+traveller has choices in two of the parts for fitting, validation and test.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from pcfed.losses import SoftmaxRegression
 from pcfed.sets import Blocks, ConvexSet, GroupL1Ball, Halfspace, L1Ball, LinfBall
 
 Indices = NDArray[np.intp]
-Split = Literal["iid", "dirichlet", "classes", "travellers", "relations"]
+Split = Literal["iid", "dirichlet", "classes", "travellers", "customers", "relations"]
 Limit = Literal["l1", "box", "groups", "fairness"]
+Model = Literal["linear", "network"]
 
 ALPHA = 0.3
 """Concentration of the Dirichlet distribution."""
@@ -36,19 +37,21 @@ VALIDATION = 0.2
 """Fraction of an agent's training samples on which σ and λ are chosen."""
 
 CHOICES = 9
-"""Choices of a traveller in Swissmetro: four for fitting, two for validation, three for test."""
+"""Choices of a traveller in Swissmetro."""
 
 DATA_NAMES = {
     "mnist": "MNIST",
     "cifar10": "CIFAR-10",
     "digits": "digits",
     "swissmetro": "Swissmetro",
+    "electricity": "Electricity",
 }
 SPLIT_NAMES: dict[Split, str] = {
     "iid": "i.i.d.",
     "dirichlet": f"Dirichlet({ALPHA:g}) labels",
     "classes": f"{CLASSES_PER_AGENT} classes each",
     "travellers": "by traveller",
+    "customers": "by customer",
     "relations": "by relation",
 }
 LIMIT_NAMES: dict[Limit, str] = {
@@ -57,6 +60,7 @@ LIMIT_NAMES: dict[Limit, str] = {
     "groups": "group budgets",
     "fairness": "fairness halfspaces",
 }
+MODEL_NAMES: dict[Model, str] = {"linear": "", "network": "convolutional network"}
 
 
 COUPLINGS = (0.001, 0.01, 0.1, 0.3, 1.0)
@@ -79,6 +83,8 @@ class Cell:
     couplings: tuple[float, ...] = COUPLINGS  # values of σ and λ
     search_rounds: int = 20  # of a run with one of these values
     rounds: int = 50  # of the last run, with the best value
+    model: Model = "linear"
+    batch: float | int = 1.0  # samples in a gradient, a fraction or a number
 
     @classmethod
     def from_json(cls, contents: Mapping[str, Any]) -> Self:
@@ -89,13 +95,19 @@ class Cell:
     @property
     def title(self) -> str:
         """The title of figures."""
-        names = (DATA_NAMES[self.data], SPLIT_NAMES[self.split], LIMIT_NAMES[self.limit])
-        return ", ".join(names)
+        names = (
+            DATA_NAMES[self.data],
+            SPLIT_NAMES[self.split],
+            LIMIT_NAMES[self.limit],
+            MODEL_NAMES[self.model],
+        )
+        return ", ".join(filter(None, names))
 
     @property
     def slug(self) -> str:
         """The start of file names."""
-        return f"personal-{self.data}-{self.split}-{self.limit}"
+        suffix = "" if self.model == "linear" else f"-{self.model}"
+        return f"personal-{self.data}-{self.split}-{self.limit}{suffix}"
 
 
 CELLS = (
@@ -149,8 +161,9 @@ class Samples:
     labels: NDArray[np.integer[Any]]
     classes: int
     feature_groups: Indices  # the group of every feature, for group budgets
+    image_shape: tuple[int, int, int] | None = None  # of images: rows, columns, colours
     in_test_part: NDArray[np.bool_] | None = None  # of a data set with a published test part
-    travellers: NDArray[np.int64] | None = None
+    persons: NDArray[np.int64] | None = None  # travellers or customers
     relations: NDArray[np.int64] | None = None
     protected: NDArray[np.bool_] | None = None  # who belongs to a protected group
 
@@ -192,6 +205,8 @@ def load_samples(name: str, pooling: int = 1, data_dir: Path | None = None) -> S
     """Return the samples of a data set; of images, the means of squares of pixels."""
     if name == "swissmetro":
         return _swissmetro(data.swissmetro(data_dir=data_dir))
+    if name == "electricity":
+        return _electricity(data.electricity(data_dir=data_dir))
     dataset = data.load(name, data_dir=data_dir)
     images = np.concatenate([dataset.train_images, dataset.test_images])
     sizes = (len(dataset.train_labels), len(dataset.test_labels))
@@ -205,6 +220,7 @@ def load_samples(name: str, pooling: int = 1, data_dir: Path | None = None) -> S
         np.concatenate([dataset.train_labels, dataset.test_labels]).astype(np.intp),
         dataset.classes,
         np.arange(features.shape[1]) // colours,  # the colours of a pixel belong together
+        image_shape=(height // pooling, width // pooling, colours),
         in_test_part=np.repeat([False, True], sizes),
     )
 
@@ -233,9 +249,26 @@ def _swissmetro(table: Table) -> Samples:
         column["CHOICE"].astype(np.intp) - 1,
         3,
         np.arange(X.shape[1]),
-        travellers=column["ID"].astype(np.int64),
+        persons=column["ID"].astype(np.int64),
         relations=100 * origin + destination,
         protected=column["MALE"] == 0,
+    )
+
+
+def _electricity(table: Table) -> Samples:
+    """Return the choices as samples, with the features of all four suppliers, of the order of 1."""
+    suppliers, scales = 4, {"pf": 10.0, "cl": 5.0, "loc": 1.0, "wk": 1.0, "tod": 1.0, "seas": 1.0}
+    columns = [table.numbers(name) / scale for name, scale in scales.items()]
+    X = np.stack(columns, axis=1).reshape(-1, suppliers * len(scales)).astype(np.float32)
+    chosen = (table.column("choice") == "TRUE").reshape(-1, suppliers)
+    ones = np.ones((len(X), 1), np.float32)
+    return Samples(
+        np.concatenate([X, ones], axis=1),
+        chosen.argmax(axis=1),
+        suppliers,
+        # An attribute of all suppliers is one group, and the constant feature another.
+        np.append(np.tile(np.arange(len(scales)), suppliers), len(scales)),
+        persons=table.numbers("id")[::suppliers].astype(np.int64),
     )
 
 
@@ -245,8 +278,8 @@ def _swissmetro(table: Table) -> Samples:
 def split_rows(cell: Cell, samples: Samples, seed: int) -> list[AgentRows]:
     """Return the rows of every agent of a cell."""
     rng = np.random.default_rng(seed)
-    if cell.split == "travellers":
-        return list(_by_traveller(cell, samples, rng))
+    if cell.split in ("travellers", "customers"):
+        return list(_by_person(cell, samples, rng))
     if cell.split == "relations":
         return list(_by_relation(cell, samples, rng))
     return _by_labels(cell, samples, rng)
@@ -302,18 +335,23 @@ def _draw(
     return parts
 
 
-def _by_traveller(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
-    """Yield the choices of randomly chosen travellers, each an agent."""
-    travellers = _required(cell, "travellers", samples.travellers)
-    names, counts = np.unique(travellers, return_counts=True)
-    for traveller in rng.permutation(names[counts == CHOICES])[: cell.agents]:
-        rows = rng.permutation(np.flatnonzero(travellers == traveller))
-        yield AgentRows(rows[:4], rows[4:6], rows[6:])
+def _by_person(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
+    """Yield the choices of randomly chosen persons, each an agent.
+
+    Of nine choices four are for fitting, two for validation and three for test.
+    """
+    persons = _required(cell, "persons", samples.persons)
+    names, counts = np.unique(persons, return_counts=True)
+    choices = int(counts.max())  # a few persons have answered fewer questions
+    ends = (choices * 4 // 9, choices * 6 // 9)
+    for person in rng.permutation(names[counts == choices])[: cell.agents]:
+        rows = rng.permutation(np.flatnonzero(persons == person))
+        yield AgentRows(*np.split(rows, ends))
 
 
 def _by_relation(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
     """Yield the choices on the relations with the most travellers, each an agent."""
-    travellers = _required(cell, "travellers", samples.travellers)
+    travellers = _required(cell, "travellers", samples.persons)
     relations = _required(cell, "relations", samples.relations)
     names, counts = np.unique(relations, return_counts=True)
     for relation in names[np.argsort(-counts, kind="stable")][: cell.agents]:

@@ -84,7 +84,6 @@ def _cell_table(
 ) -> Table:
     """Return all that was measured in a cell."""
     columns = ["method", "own models", "worst agent", "infeasibility", "rounds", "kB", "seconds"]
-    order = sorted(methods.methods, key=lambda each: -methods.accuracy(cell, each).mean)
     rows = [
         [
             Cell(method, heading="row", style=styles[method]),
@@ -96,7 +95,7 @@ def _cell_table(
             Cell(f"{methods.seconds(cell, method):.1f}"),
             Cell(methods.of(cell, method).trial),
         ]
-        for method in order
+        for method in methods.methods_in(cell)
     ]
     hint = (
         f"Rounds, and what an agent has sent and received: to {100 * TARGET:g} % of the best "

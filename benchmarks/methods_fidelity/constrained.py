@@ -1,6 +1,4 @@
-"""Compare FedMiD, FedDualAvg and ProxAL with what their authors report.
-
-    python -m benchmarks.methods_fidelity_constrained [proxal composite]
+"""FedMiD, FedDualAvg and ProxAL against what their authors report.
 
 `proxal` repeats the authors' experiment with linear equality constrained quadratic programs, with
 their data: their generator is seeded, and their repository has a log of the results. `composite`
@@ -9,13 +7,11 @@ is a sparse regression in the manner of Yuan, Zaheer and Reddi, whose data are n
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from threadpoolctl import threadpool_limits
 
 from pcfed import Agent, FedDualAvg, FedMiD, Problem, ProxAL, Result, run
 from pcfed.arrays import Array, Float64Array
@@ -23,16 +19,7 @@ from pcfed.losses import LeastSquares, Loss
 from pcfed.losses.base import Rows
 from pcfed.sets import Affine, L1Ball
 
-
-class Line(NamedTuple):
-    """One line of the table."""
-
-    method: str
-    quantity: str
-    reference: str
-    ours: str
-    source: str
-
+from .table import Row, progress
 
 # -- ProxAL: linear equality constrained quadratic programs ---------------------------------------
 
@@ -144,7 +131,7 @@ def program(size: Reported) -> Program:
     return Program(Q, c.T.copy(), [A[:, :, i].copy() for i in range(m)], -d.T)
 
 
-def proxal() -> Iterator[Line]:
+def proxal() -> Iterator[Row]:
     """Repeat the table of the authors' log."""
     for size in REPORTED:
         data = program(size)
@@ -165,9 +152,9 @@ def proxal() -> Iterator[Line]:
             x, outer = server["anchor"].astype(np.float64), int(server["outer"][0])
             progress(f"{name_of(size)}: {outer} outer iterations, {rounds} rounds")
         ours = f"{data.objective(x):.6g} (optimum {data.optimum():.6g}, {rounds} rounds)"
-        yield Line("ProxAL", f"objective, {name_of(size)}", f"{size.objective:.6g}", ours, LOG)
+        yield Row("ProxAL", f"objective, {name_of(size)}", f"{size.objective:.6g}", ours, LOG)
         violations = f"{size.violation:.1e}", f"{data.violation(x):.1e}"
-        yield Line("ProxAL", f"largest violation, {name_of(size)}", *violations, LOG)
+        yield Row("ProxAL", f"largest violation, {name_of(size)}", *violations, LOG)
 
 
 def name_of(size: Reported) -> str:
@@ -195,7 +182,7 @@ def sparse_regression() -> tuple[list[Float64Array], list[Float64Array]]:
     return X, [each @ truth + rng.normal(size=SAMPLES) for each in X]
 
 
-def composite() -> Iterator[Line]:
+def composite() -> Iterator[Row]:
     """Compare the models of FedMiD and FedDualAvg after the same rounds, for the best of steps."""
     X, y = sparse_regression()
     ball = L1Ball(float(NONZERO))
@@ -227,28 +214,4 @@ def composite() -> Iterator[Line]:
             f"density {chosen.mean():.3f} (step {step:g})"
         )
         expected = "FedDualAvg is better than FedMiD" if method is FedDualAvg else "worse"
-        yield Line(method.__name__, "sparse regression in an l1 ball", expected, text, COMPOSITE)
-
-
-# -- the table ------------------------------------------------------------------------------------
-
-
-def progress(text: str) -> None:
-    """Show what is being done, on one line."""
-    print(f"  {text:<90}", end="\r", file=sys.stderr, flush=True)
-
-
-METHODS: dict[str, Callable[[], Iterator[Line]]] = {"proxal": proxal, "composite": composite}
-
-
-def main() -> None:
-    """Print the table of the methods that are named, or of all, as it is measured."""
-    print("| method | quantity | reference | ours | source |\n|---|---|---|---|---|")
-    with threadpool_limits(1):
-        for name in sys.argv[1:] or METHODS:
-            for line in METHODS[name]():
-                print(f"| {' | '.join(line)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        yield Row(method.__name__, "sparse regression in an l1 ball", expected, text, COMPOSITE)

@@ -1,7 +1,5 @@
 """Personalised methods against numbers of their papers or of their authors' code.
 
-    python -m benchmarks.methods_fidelity            # all, or some: ditto pfedme perfedavg fedrep
-
 Ditto: federated point estimation, whose best weight and error are known in closed form. pFedMe and
 Per-FedAvg: softmax regression on MNIST with two digits per agent, in the setting of the code of
 pFedMe's authors. FedRep: the linear representation of its theorem. All methods run without sets.
@@ -9,10 +7,8 @@ pFedMe's authors. FedRep: the linear representation of its theorem. All methods 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,22 +27,30 @@ from pcfed.data import mnist
 from pcfed.losses import LeastSquares, Loss, SoftmaxRegression
 from pcfed.sets import WholeSpace
 
-
-@dataclass(frozen=True)
-class Row:
-    """A number of a paper or of its code, and ours."""
-
-    method: str
-    quantity: str
-    reference: str
-    ours: str
-    source: str
-
+from .table import Row, progress
 
 # -- Ditto: point estimation ----------------------------------------------------------------------
 
 TRIALS = 1000
 SIGMA, SAMPLES, TAU = 0.8, 30, 0.1
+CLOSED_FORM = "[1], closed form"
+
+
+class Setting(NamedTuple):
+    """Agents, some of which attack, with the names of the setting in the table."""
+
+    m: int
+    attackers: int
+    name: str
+    short_name: str
+    weights: str
+
+
+SETTINGS = (
+    Setting(8, 0, "8 agents", "8 agents", "0, 0.4, …, 2.0, 2.4, 3, 5"),
+    Setting(16, 8, "16 agents of which 8 attack", "8 of 16 attack", "the same"),
+)
+WEIGHTS = (0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 3.0, 5.0)
 
 
 def point_estimation(lam: float, seed: int, m: int, attackers: int = 0) -> float:
@@ -69,28 +73,31 @@ def point_estimation(lam: float, seed: int, m: int, attackers: int = 0) -> float
 
 def ditto() -> Iterator[Row]:
     """Yield the best weight and the smallest error, without and with attackers."""
-    source = "litian96/ditto, point_estimation.ipynb (closed forms)"
-    variance, grid = SIGMA**2 / SAMPLES, np.array([0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 3.0, 5.0])
-    for m, attackers, name in ((8, 0, "8 agents"), (16, 8, "16 agents, 8 attack")):
+    variance = SIGMA**2 / SAMPLES
+    for m, attackers, name, short_name, weights in SETTINGS:
         wider = attackers * (0.5**2 - TAU**2) / (m - 1)
         best = variance * m / (m * TAU**2 + wider)
         smallest = 1 / (1 / variance + (m - 1) / (m * TAU**2 + variance + wider))
         errors = []
-        for lam in grid:
-            errors.append(point_estimation(float(lam), seed=0, m=m, attackers=attackers))
-            print(f"Ditto, {name}: weight {lam:.2f}, squared error {errors[-1]:.5f}", flush=True)
-        found = float(grid[np.argmin(errors)])
+        for lam in WEIGHTS:
+            errors.append(point_estimation(lam, seed=0, m=m, attackers=attackers))
+            progress(f"Ditto, {name}: weight {lam:.2f}, squared error {errors[-1]:.5f}")
+        found = WEIGHTS[int(np.argmin(errors))]
         with_it = [point_estimation(best, seed=k, m=m, attackers=attackers) for k in range(5)]
-        yield Row("Ditto", f"best weight, {name}", f"{best:.2f}", f"{found:.1f} of {grid}", source)
-        ours = f"{np.mean(with_it):.5f} (standard error {np.std(with_it) / 2:.5f})"
-        yield Row("Ditto", f"error with it, {name}", f"{smallest:.5f}", ours, source)
-        yield Row("Ditto", f"error alone, {name}", f"{variance:.5f}", f"{errors[0]:.5f}", source)
+        ours = f"{found:.1f} of {weights}"
+        yield Row("Ditto", f"best weight, {name}", f"{best:.2f}", ours, CLOSED_FORM)
+        quantity = f"squared error with the best weight, {short_name}"
+        ours = f"{np.mean(with_it):.5f} ± {np.std(with_it) / 2:.5f}"
+        yield Row("Ditto", quantity, f"{smallest:.5f}", ours, CLOSED_FORM)
+        quantity = f"squared error alone (weight 0), {short_name}"
+        yield Row("Ditto", quantity, f"{variance:.5f}", f"{errors[0]:.5f}", CLOSED_FORM)
 
 
 # -- pFedMe and Per-FedAvg: MNIST -----------------------------------------------------------------
 
 ROUNDS, USERS, PRESENT = 200, 20, 5
-RESULTS = "CharlieDinh/pFedMe, results/Mnist_{}.h5, round 200"
+WEIGHTED = ", weighted means"
+"""The end of the quantities of rows that the table does not have; its text has their numbers."""
 
 
 # The code of pFedMe's authors weighs participants by their numbers of samples; pcfed does not.
@@ -174,8 +181,8 @@ def absent(index: int) -> list[int]:
 
 def accuracies(problem: Problem, algorithm: Algorithm) -> tuple[float, float]:
     """Return the accuracies of the own models and of the shared model on all held-out images."""
-    print(f"MNIST: {algorithm}", flush=True)
-    options: dict[str, Any] = {"batch": 20, "participation": absent, "progress": True}
+    progress(f"MNIST: {algorithm}")
+    options: dict[str, Any] = {"batch": 20, "participation": absent}
     result = run(problem, algorithm, rounds=ROUNDS, local_steps=20, eval_every=ROUNDS, **options)
     shared = result.state.server["x"]
     tests = [agent.test for agent in problem.agents if agent.test is not None]
@@ -188,26 +195,28 @@ def accuracies(problem: Problem, algorithm: Algorithm) -> tuple[float, float]:
 def pfedme() -> Iterator[Row]:
     """Yield the accuracies of pFedMe, and of FedAvg on the same data."""
     problem = two_digits_each()
-    own_source = RESULTS.format("pFedMe_p_0.005_1_15_5u_20b_20_5_0.1_avg")
-    shared_source = RESULTS.format("pFedMe_0.005_1_15_5u_20b_20_5_0.1_avg")
-    for kind, means in ((WeightedPFedMe, "weighted"), (PFedMe, "plain")):
+    own_source = "[2], `pFedMe_p_0.005_1_15_5u_20b_20_5_0.1_avg`"
+    shared_source = "[2], `pFedMe_0.005_1_15_5u_20b_20_5_0.1_avg`"
+    for kind, means in ((PFedMe, ""), (WeightedPFedMe, WEIGHTED)):
         algorithm = kind(0.005, own_step=0.1, prox=15.0, own_steps=5, constrained=False)
         own, shared = accuracies(problem, algorithm)
-        quantity = f"accuracy of own models, {means} means"
-        yield Row("PFedMe", quantity, "0.9364", f"{own:.4f}", own_source)
-        quantity = f"accuracy of the shared model, {means} means"
-        yield Row("PFedMe", quantity, "0.9207", f"{shared:.4f}", shared_source)
-    source = RESULTS.format("FedAvg_0.005_1.0_15_5u_20b_20")
-    for other, means in ((WeightedFedAvg(0.005), "weighted"), (FedAvg(0.005), "plain")):
+        quantity = f"accuracy of own models, MNIST, round {ROUNDS}{means}"
+        yield Row("pFedMe", quantity, "0.9364", f"{own:.4f}", own_source)
+        quantity = f"accuracy of the shared model, MNIST, round {ROUNDS}{means}"
+        yield Row("pFedMe", quantity, "0.9207", f"{shared:.4f}", shared_source)
+    source = "[2], `FedAvg_0.005_1.0_15_5u_20b_20`"
+    for other, means in ((FedAvg(0.005), ""), (WeightedFedAvg(0.005), WEIGHTED)):
         _, shared = accuracies(problem, other)
-        yield Row("FedAvg", f"accuracy, {means} means", "0.9159", f"{shared:.4f}", source)
+        quantity = f"accuracy, MNIST, round {ROUNDS}{means}"
+        yield Row("FedAvg", quantity, "0.9159", f"{shared:.4f}", source)
 
 
 def perfedavg() -> Iterator[Row]:
     """Yield the accuracy of Per-FedAvg in the same setting."""
     own, _ = accuracies(two_digits_each(), PerFedAvg(0.005, own_step=0.005, constrained=False))
-    source = RESULTS.format("PerAvg_p_0.005_0.001_15_5u_20b_20") + ", a variant, see below"
-    yield Row("PerFedAvg", "accuracy of own models", "0.9184", f"{own:.4f}", source)
+    source = "[2], `PerAvg_p_0.005_0.001_15_5u_20b_20`"
+    quantity = f"accuracy of own models, MNIST, round {ROUNDS}"
+    yield Row("Per-FedAvg", quantity, "0.9184 (a variant)", f"{own:.4f}", source)
 
 
 # -- FedRep: a linear representation --------------------------------------------------------------
@@ -279,37 +288,19 @@ def representation_distances(own_steps: int, rounds: int) -> list[float]:
         options: dict[str, Any] = {"rounds": rounds // 4, "eval_every": rounds // 4, "x0": result}
         result = run(Problem(agents), algorithm, **options)
         found.append(distance(result.state.server["x"]))
-        print(f"FedRep, {own_steps} head steps: distance {found[-1]:.1e}", flush=True)
+        progress(f"FedRep, {own_steps} head steps: distance {found[-1]:.1e}")
     return found
+
+
+def distances(own_steps: int) -> str:
+    """Return the distances after 0, 20, 40, 60 and 80 rounds as a text."""
+    found = representation_distances(own_steps, 80)
+    return ", ".join(f"{each:.1e}" for each in found).replace("e-0", "e-")
 
 
 def fedrep() -> Iterator[Row]:
     """Yield the distances to the true representation with many head steps and with one."""
-    source = "Collins et al. (2021), Theorem 1: linear convergence to the true representation"
-    for own_steps in (10, 1):
-        steps = "10 head steps" if own_steps == 10 else "1 head step"
-        ours = ", ".join(f"{each:.1e}" for each in representation_distances(own_steps, 80))
-        quantity = f"distance after 0, 20, 40, 60, 80 rounds, {steps}"
-        claim = "falls geometrically" if own_steps == 10 else "falls more slowly"
-        yield Row("FedRep", quantity, claim, ours, source)
-
-
-METHODS: dict[str, Callable[[], Iterator[Row]]] = {
-    "ditto": ditto,
-    "fedrep": fedrep,
-    "pfedme": pfedme,
-    "perfedavg": perfedavg,
-}
-
-
-def main() -> None:
-    """Print the table of the methods that are named, or of all."""
-    rows = [row for name in sys.argv[1:] or METHODS for row in METHODS[name]()]
-    print("\n| method | quantity | reference | ours | source |\n|---|---|---|---|---|")
-    for row in rows:
-        cells = (row.method, row.quantity, row.reference, row.ours, row.source)
-        print(f"| {' | '.join(cells)} |")
-
-
-if __name__ == "__main__":
-    main()
+    quantity = "distance to the true representation after 0, 20, 40, 60, 80 rounds"
+    yield Row("FedRep", quantity, "falls geometrically", distances(own_steps=10), "[3]")
+    quantity = "the same with one head step instead of ten"
+    yield Row("FedRep", quantity, "", distances(own_steps=1), "")

@@ -1,0 +1,1 @@
+"""Methods against published numbers: ``python -m benchmarks.methods_fidelity``."""

@@ -1,0 +1,98 @@
+"""Draw methods.png and write the tables of which-method.md from methods_results.json.
+
+    python docs/methods_pictures.py
+
+The scores are those of ``methods.json`` in the directory of a run of ``pcfed reproduce methods``.
+"""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+
+from pcfed.experiments.figures import mean_ranks
+from pcfed.experiments.leaderboard import ALONE, MethodResults
+from pcfed.experiments.personal_cells import Cell
+
+HERE = Path(__file__).parent
+PAGE = HERE / "which-method.md"
+SHOWN = 8
+"""Methods in the table of cells: those with the best ranks."""
+
+
+def overall_table(results: MethodResults) -> str:
+    """Return one row per method: means over all cells that it is in."""
+    rows = [
+        "| method | mean rank | accuracy | worst agent | better than alone | infeasibility | "
+        "rounds | kB | seconds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    ranks = results.mean_ranks()
+    for method in results.methods:
+        cells = [cell for cell in results.cells if method in results.methods_in(cell)]
+        means = [results.accuracy(cell, method).mean for cell in cells]
+        better = sum(
+            results.accuracy(cell, method).mean > results.accuracy(cell, ALONE).mean
+            for cell in cells
+        )
+        reached = [results.rounds(cell, method) for cell in cells]
+        finite = [each for each in reached if math.isfinite(each)]
+        sent = [results.bytes_to_target(cell, method) for cell in cells]
+        sent = [each for each in sent if math.isfinite(each)]
+        row = [
+            method,
+            f"{ranks[method]:.1f}" if method in ranks else "–",
+            f"{100 * np.mean(means):.1f}",
+            f"{100 * np.mean([results.worst(cell, method) for cell in cells]):.1f}",
+            "–" if method == ALONE else f"{better} of {len(cells)}",
+            f"{max(results.infeasibility(cell, method) for cell in cells):.2g}",
+            f"{np.median(finite):.0f} ({len(finite)} of {len(cells)})" if finite else "–",
+            f"{np.median(sent) / 1000:,.0f}" if sent else "–",
+            f"{np.mean([results.seconds(cell, method) for cell in cells]):.1f}",
+        ]
+        rows.append(f"| {' | '.join(row)} |")
+    return "\n".join(rows)
+
+
+def cell_table(results: MethodResults) -> str:
+    """Return one row per cell: the accuracy of the best methods, the best of them in bold."""
+    ranked = [method for method in results.mean_ranks() if method != ALONE][:SHOWN]
+    methods = [ALONE, *ranked]
+    rows = [f"| | {' | '.join(methods)} |", "|---" * (len(methods) + 1) + "|"]
+    rows += [_cell_row(results, cell, methods) for cell in results.cells]
+    return "\n".join(rows)
+
+
+def _cell_row(results: MethodResults, cell: Cell, methods: list[str]) -> str:
+    found = {method: results.accuracy(cell, method).mean for method in methods}
+    best = max(found.values())
+    texts = [
+        f"**{100 * value:.1f}**" if value == best else f"{100 * value:.1f}"
+        for value in found.values()
+    ]
+    return f"| {cell.title} | {' | '.join(texts)} |"
+
+
+def with_tables(page: str, tables: dict[str, str]) -> str:
+    """Return the page with its tables replaced."""
+    for name, table in tables.items():
+        pattern = rf"<!-- {name} -->.*?<!-- end -->"
+        page = re.sub(pattern, f"<!-- {name} -->\n{table}\n<!-- end -->", page, flags=re.DOTALL)
+    return page
+
+
+def tables(results: MethodResults) -> dict[str, str]:
+    """Return the tables of the page by name."""
+    return {"methods": overall_table(results), "cells": cell_table(results)}
+
+
+def main() -> None:
+    """Draw the picture and write the tables."""
+    results = MethodResults.load(HERE / "methods_results.json")
+    mean_ranks(results).savefig(HERE / "methods.png", dpi=150)
+    PAGE.write_text(with_tables(PAGE.read_text("utf-8"), tables(results)), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
