@@ -15,6 +15,7 @@ GROUPED = dict.fromkeys(
 ) | {
     "sampling": "problem",
     "standardize": "problem",
+    "tree_sums": "problem",
     "reference": "simulation",
 }
 """Single modules that are drawn together."""

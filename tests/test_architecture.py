@@ -23,6 +23,7 @@ MODULES = {
     "palette": BASE,
     "standardize": "problem",
     "sampling": "problem",
+    "tree_sums": "problem",
     "reference": "simulation",
     "__main__": "cli",
 }
@@ -34,7 +35,7 @@ GRAPH = {
     "kernels": {BASE},
     "sets": {BASE, "kernels"},
     "losses": {BASE, "kernels"},
-    "problem": {BASE, "sets", "losses"},
+    "problem": {BASE, "kernels", "sets", "losses"},
     "algorithms": {BASE, "kernels", "sets", "losses", "problem"},
     "simulation": {BASE, "storage", "sets", "losses", "problem", "algorithms"},
     "guarantees": {BASE, "sets", "losses", "problem", "simulation"},
@@ -57,7 +58,7 @@ GRAPH = {
         *("guarantees", "data", "training", "experiments"),
     },
     "federation": {
-        *(BASE, "storage", "problem", "algorithms", "simulation"),
+        *(BASE, "storage", "sets", "problem", "algorithms", "simulation"),
         *("guarantees", "data", "config", "training", "report"),
     },
     "cli": {

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, get_args, overload
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from pcfed.errors import did_you_mean, short_repr
 from pcfed.losses import Loss
 from pcfed.notebook import bar_chart, html_table
 from pcfed.sets import Blocks, Box, ConvexSet
+from pcfed.tree_sums import tree_mean
 from pcfed.validation import boolean, count, floating, instance, positive, type_text
 
 Center = Literal["average", "free"]
@@ -153,6 +154,37 @@ class Agent:
         return {}
 
 
+class LazyAgents(Sequence[Agent]):
+    """Agents that are made when they are read; none is kept.
+
+    Parameters
+    ----------
+    make_agent : callable
+        Returns the agent at a position.
+    positions : range
+        The positions of the agents.
+    """
+
+    def __init__(self, make_agent: Callable[[int], Agent], positions: range) -> None:
+        self._make_agent, self._positions = make_agent, positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Agent: ...
+    @overload
+    def __getitem__(self, index: slice) -> LazyAgents: ...
+    def __getitem__(self, index: int | slice) -> Agent | LazyAgents:
+        if isinstance(index, slice):
+            return LazyAgents(self._make_agent, self._positions[index])
+        position = self._positions[index]
+        agent = self._make_agent(position)
+        advice = "return Agent(loss, constraint)"
+        instance(f"Problem.lazy: make_agent({position})", agent, Agent, advice)
+        return agent
+
+
 class Problem:
     r"""Agents that train together, and the quantities of the joint problem.
 
@@ -166,7 +198,7 @@ class Problem:
 
     Attributes
     ----------
-    agents : tuple of Agent
+    agents : sequence of Agent
     names : tuple of str
         The agents' names; ``agent i`` for an agent without a name.
     m, n : int
@@ -186,9 +218,9 @@ class Problem:
     """
 
     def __init__(self, agents: Iterable[Agent], center: Center = "average") -> None:
-        roster = _as_roster(agents)
+        roster = agents if isinstance(agents, LazyAgents) else _as_roster(agents)
         first = roster[0].loss
-        for i, agent in enumerate(roster):
+        for i, agent in enumerate(roster if isinstance(roster, list) else ()):
             if (agent.loss.n, agent.loss.shape) != (first.n, first.shape):
                 raise ValueError(
                     f"Problem: agent {i} has {agent.loss.n} parameters of shape "
@@ -201,16 +233,68 @@ class Problem:
                 f"{did_you_mean(center, get_args(Center)) or 'choose one of the two.'}".rstrip()
             )
         self.center = center
+        self.m = len(roster)
+        self.n, self.shape = first.n, first.shape
+        self.agents: Sequence[Agent] = roster
+        if self.is_lazy:
+            return
         self.agents = tuple(roster)
-        self.names = tuple(agent.name or f"agent {i}" for i, agent in enumerate(roster))
         name, times = Counter(self.names).most_common(1)[0]
         if times > 1:
             raise ValueError(
                 f"Problem: agent names must differ, got {name!r} {times} times; "
                 "rename one, or leave names out."
             )
-        self.m = len(self.agents)
-        self.n, self.shape = first.n, first.shape
+
+    @classmethod
+    def lazy(
+        cls, m: int, make_agent: Callable[[int], Agent], center: Center = "average"
+    ) -> Problem:
+        """Return a problem whose agents are made when they are needed, and not kept.
+
+        For problems that do not fit into memory. Agents that take part in a round are made in it,
+        and forgotten after it.
+
+        Parameters
+        ----------
+        m : int
+            Number of agents.
+        make_agent : callable
+            Returns the agent at a position, always the same one; for example, it reads the agent's
+            own file. Names of agents are ignored.
+        center : {"average", "free"}
+            As for other problems.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from pcfed.losses import LeastSquares
+        >>> from pcfed.sets import L1Ball
+        >>> def make_agent(i):
+        ...     y = np.random.default_rng(i).normal(size=3)
+        ...     return Agent(LeastSquares(np.eye(3), y), L1Ball(1.0))
+        >>> Problem.lazy(1000, make_agent)
+        Problem(1000 agents, 3 parameters)
+        """
+        count("Problem.lazy: m", m)
+        if not callable(make_agent):
+            raise ValueError(
+                f"Problem.lazy: make_agent must be a function of a position, got "
+                f"{type_text(make_agent)}; give a function that returns an Agent."
+            )
+        return cls(LazyAgents(make_agent, range(m)), center)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The agents' names."""
+        if self.is_lazy:
+            return tuple(f"agent {i}" for i in range(self.m))
+        return tuple(agent.name or f"agent {i}" for i, agent in enumerate(self.agents))
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether agents are made when they are needed."""
+        return isinstance(self.agents, LazyAgents)
 
     def __repr__(self) -> str:
         return f"Problem({self.m} agents, {self.n} parameters)"
@@ -244,7 +328,9 @@ class Problem:
     @property
     def losses_at_average(self) -> bool:
         """Whether it is the paper's problem: all losses are taken at the average of the models."""
-        return self.center == "average" and not any(a.personalization for a in self.agents)
+        if self.center != "average" or self.is_lazy:  # lazy agents could be asked, at a cost
+            return False
+        return not any(agent.personalization for agent in self.agents)
 
     @property
     def sigma(self) -> float:
@@ -282,7 +368,7 @@ class Problem:
 
     def loss(self, x: Array) -> float:
         r"""Return the average loss of one model, $\frac1m \sum_i f_i(x)$."""
-        return sum(agent.loss.value(x) for agent in self.agents) / self.m
+        return float(tree_mean([agent.loss.value(x) for agent in self.agents]))
 
     def objective(self, models: Array, center: Array | None = None) -> float:
         r"""Return the objective of the models, one row per agent.
@@ -295,15 +381,7 @@ class Problem:
             The centre $c$; needed if it is free. By default the average of the models.
         """
         x, c = self._models_and_center("Problem.objective", models, center)
-        total = 0.0
-        for agent, x_i in zip(self.agents, x, strict=True):
-            theta = agent.personalization
-            total += agent.coupling / 2 * float(np.sum((x_i - c) ** 2))
-            if theta < 1:
-                total += (1 - theta) * agent.loss.value(c)
-            if theta > 0:
-                total += theta * agent.loss.value(x_i)
-        return total / self.m
+        return float(tree_mean([_objective(*pair, c) for pair in zip(self.agents, x, strict=True)]))
 
     def gradient(self, models: Array, center: Array | None = None) -> Float64Array:
         r"""Return the gradient of the objective in the models, one row per agent.
@@ -348,7 +426,7 @@ class Problem:
                 "result.center."
             )
         if center is None or self.center == "average":
-            return x, x.mean(axis=0)
+            return x, tree_mean(x)
         return x, self.as_models(f"{where}: center", center)[0]
 
     def as_models(self, where: str, models: Array) -> Float64Array:
@@ -360,6 +438,17 @@ class Problem:
                 "give one vector, or one row per agent."
             )
         return np.broadcast_to(x, (self.m, self.n))
+
+
+def _objective(agent: Agent, x: Array, center: Array) -> float:
+    """Return the agent's term of the objective."""
+    theta = agent.personalization
+    term = agent.coupling / 2 * float(np.sum((x - center) ** 2))
+    if theta < 1:
+        term += (1 - theta) * agent.loss.value(center)
+    if theta > 0:
+        term += theta * agent.loss.value(x)
+    return term
 
 
 def _as_roster(agents: object) -> list[Agent]:

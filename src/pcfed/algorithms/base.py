@@ -142,7 +142,7 @@ class Algorithm(ABC):
     def feasible(self) -> bool:
         """Whether agents' own models are in their sets in every round; False by default.
 
-        Private states then start from projected models.
+        Private states then start from projected models; a row must depend on its own model only.
         """
         return False
 
@@ -193,6 +193,8 @@ class Algorithm(ABC):
     @abstractmethod
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Return the server's state and the private state of all agents, stacked, one row each.
+
+        Where all agents start from one vector, it is called with a single row, for all of them.
 
         Parameters
         ----------

@@ -54,7 +54,9 @@ class LocalContext:
     warm_starts : sequence of WarmStart, optional
         Where each agent's projections start.
     stack : Stack, optional
-        The losses of the whole roster, which computes gradients of several agents in one call.
+        Losses that are stacked, to compute gradients of several agents in one call.
+    stack_rows : sequence of int, optional
+        Where the agents are in the stack; by default at their positions.
     workspace : Workspace, optional
         Where arrays come from.
     """
@@ -70,6 +72,7 @@ class LocalContext:
         index: int,
         warm_starts: Sequence[WarmStart] | None = None,
         stack: Stack | None = None,
+        stack_rows: Sequence[int] | None = None,
         workspace: Workspace | None = None,
     ) -> None:
         self.agents = tuple(agents)
@@ -79,6 +82,8 @@ class LocalContext:
         self._seed, self._index = seed, index
         self.sets = SetRows([agent.feasible_set for agent in self.agents], warm_starts)
         self._stack = stack
+        rows = positions if stack_rows is None else stack_rows
+        self._stack_rows = np.asarray(rows, np.intp)
         self._workspace = Workspace() if workspace is None else workspace
 
     @property
@@ -144,7 +149,7 @@ class LocalContext:
         """
         for part, rows in self._parts:
             if self._stack is not None and isinstance(rows, np.ndarray):
-                self._stack.gradient(self.positions[part], x[part], rows[step], out=out[part])
+                self._stack.gradient(self._stack_rows[part], x[part], rows[step], out=out[part])
             elif x.ndim == 3:
                 i = part.start
                 self.agents[i].loss.gradients(x[i], rows[step], out=out[i])
@@ -166,7 +171,7 @@ class LocalContext:
         sources: list[tuple[slice, BatchSource]] = []
         for part, rows in self._parts:
             if self._stack is not None and isinstance(rows, np.ndarray):
-                source = self._stack.source(self.positions[part], rows)
+                source = self._stack.source(self._stack_rows[part], rows)
             elif self.steps * self.batches[part.start].batch_size > MAX_LISTED_ROWS:
                 return []
             else:

@@ -43,7 +43,7 @@ from pcfed.kernels.arguments import (
     StepScratch,
     read_only,
 )
-from pcfed.losses import Loss
+from pcfed.losses.curvature import measured_curvature
 
 SHORTER, LONGER = 0.5, 2.0
 """The curvature is measured unless the last step is shorter than this multiple of the first: in
@@ -55,9 +55,6 @@ CHECKED_ROUNDS, CHECKED_EVERY = 10, 5
 TRUST = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-9}
 """Curvatures are measured only over differences of at least this size, relative to z and to the
 gradient: smaller ones may be rounding errors."""
-
-POWER_STEPS = 10
-"""Steps of the power method where a loss does not know its curvature."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,26 +114,8 @@ def first_factors(context: LocalContext, z: Array, factors: Array) -> Float64Arr
     for i in np.flatnonzero(~(factors > 0)):
         loss = context.agents[i].loss
         known = math.isfinite(loss.typical_smoothness(context.batches[i].batch_size))
-        found[i] = 1.0 if known else _measured_at(loss, z)
+        found[i] = 1.0 if known else measured_curvature(loss, z)
     return found
-
-
-def _measured_at(loss: Loss, z: Array) -> float:
-    """Return the largest curvature of a loss at a point, by the power method."""
-    x = z.astype(loss.dtype)
-    g = loss.gradient(x).astype(np.float64)
-    length = math.sqrt(np.finfo(loss.dtype).eps) * max(1.0, float(np.linalg.norm(x)))
-    direction, curvature = g, 0.0
-    for _ in range(POWER_STEPS):
-        size = float(np.linalg.norm(direction))
-        if not 0 < size < math.inf:
-            break
-        moved = (x + length / size * direction).astype(loss.dtype)
-        direction = (loss.gradient(moved) - g) / length
-        curvature = max(curvature, float(np.linalg.norm(direction)))
-    if not math.isfinite(float(np.linalg.norm(direction))):
-        return math.nan  # so that the agent's update is refused
-    return curvature if curvature > 0 else 1.0
 
 
 def solve(

@@ -1,28 +1,11 @@
-"""Sums of updates: compiled where numba is installed, else by NumPy, to the same bits."""
+"""Additions to private state: compiled where numba is installed, else by NumPy, same bits."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from pcfed import kernels
-from pcfed.arrays import Array, Float64Array
-
-
-def add_rows(total: Float64Array, rows: Array) -> None:
-    """Add rows to a total in place, one after the other, so that grouping does not change bits.
-
-    Parameters
-    ----------
-    total : array of shape (n,)
-        In float64.
-    rows : array of shape (rows, n)
-        float32 or float64, in C order.
-    """
-    if (compiled := kernels.load("sums")) is not None:
-        compiled.add_rows(rows.dtype)(total, rows)
-        return
-    for row in rows:
-        total += row
+from pcfed.arrays import Array
 
 
 def add_quotient(rows: Array, update: Array, divisor: float) -> None:

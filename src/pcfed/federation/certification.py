@@ -29,6 +29,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.federation.protocol import Message, Scalar
 from pcfed.guarantees import feasible_model, gap_sentence, gap_term, objective_terms
 from pcfed.problem import Agent
+from pcfed.tree_sums import tree_mean, tree_sum
 
 REPLY_VECTORS: dict[str, tuple[str, ...]] = {
     "feasible_model": ("model",),
@@ -157,7 +158,7 @@ def totals_of_sum(kind: str, row: Float64Array, m: int) -> Totals:
 def totals_of_replies(replies: Mapping[str, Message], kind: str) -> Totals:
     """Return the totals of replies by name."""
     means = {
-        name: np.stack([reply.vectors[name] for reply in replies.values()]).mean(axis=0)
+        name: tree_mean(np.stack([reply.vectors[name] for reply in replies.values()]))
         for name in REPLY_VECTORS[kind]
     }
     single = {
@@ -167,7 +168,7 @@ def totals_of_replies(replies: Mapping[str, Message], kind: str) -> Totals:
     }
     nonconvex = [agent for agent, value in single.get("nonconvex", {}).items() if value]
     unbounded = [a for a, value in single.get("gap", {}).items() if not math.isfinite(value)]
-    numbers = {name: sum(values.values()) for name, values in single.items()}
+    numbers = {name: float(tree_sum(list(values.values()))) for name, values in single.items()}
     return Totals(means, numbers, *(next(iter(each), "") for each in (nonconvex, unbounded)))
 
 

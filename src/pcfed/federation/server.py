@@ -19,7 +19,6 @@ import numpy as np
 
 from pcfed.algorithms import STATISTICS, RoundInfo, Sums
 from pcfed.algorithms.grid import Grid, Integers, add_integers, split_integers
-from pcfed.algorithms.sums import add_rows
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.certification import (
     REPLY_VECTORS,
@@ -60,6 +59,7 @@ from pcfed.federation.row_sums import (
 from pcfed.federation.server_state import Place, ServerConfig, ServerResult, ServerState
 from pcfed.federation.status_file import StatusCallback, read_history
 from pcfed.storage.journal import Journal
+from pcfed.tree_sums import TreeSums, tree_mean
 
 if TYPE_CHECKING:  # it needs an optional package
     from pcfed.federation.secure_sums import Request, SecureSums
@@ -248,17 +248,18 @@ class Server:
         self.on_status(refused=refused)
         if len(norms) < max(1, config.minimum):
             return None
-        # Sums are taken in the order of the roster, not of arrival, so that they have the same bits
-        # as in the simulator.
+        # Sums depend on positions in the roster, not on the order of arrival, so that they have the
+        # same bits as in the simulator.
         accepted = [name for name in config.roster if name in norms]
-        vectors: dict[str, Float64Array] = {}
-        for name in accepted:
-            for key, vector in updates[name].vectors.items():
-                add_rows(vectors.setdefault(key, np.zeros(vector.size)), vector[None])
+        sums = TreeSums()
+        for position, name in enumerate(config.roster):
+            if name in norms:
+                sent = updates[name].vectors
+                sums.add([position], {key: vector[None] for key, vector in sent.items()})
         metrics = {name: reported_metrics(updates[name]) for name in accepted}
         return SummedUpdates(
             accepted,
-            vectors,
+            sums.totals(),
             refused,
             {name: reported for name, reported in metrics.items() if reported},
             lower_medians(norms),
@@ -342,7 +343,7 @@ class Server:
         directions = audit_directions(digest, config.n)
         differences = {}
         for name in names:
-            mean = np.mean([reply.vectors[name] for reply in replies.values()], axis=0)
+            mean = tree_mean(np.stack([reply.vectors[name].ravel() for reply in replies.values()]))
             difference = np.abs(mean - directions @ self.state.vectors[name])
             differences[name] = float((difference / np.linalg.norm(directions, axis=1)).max())
         return differences

@@ -54,6 +54,7 @@ from pcfed.sets import ProjectionError
 from pcfed.sets.rounding import MAX_ENTRY
 from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Result
+from pcfed.tree_sums import TreeSums, tree_mean, tree_sum
 from pcfed.validation import boolean, count, instance, positive
 
 TIGHTENING_STEPS = 2000
@@ -385,14 +386,14 @@ def _certify(
     proof = models
     if tightening and not means.nonconvex and math.isfinite(gap_terms.sum()):
         # ḡ has the gradient of the coupling in it, which tightening treats exactly: take it out.
-        shared = means.gradient + (couplings(problem.agents) * (models - c)).mean(axis=0)
+        shared = means.gradient + tree_mean(couplings(problem.agents) * (models - c))
         tangents = Tangents(problem.agents, models, c, own, shared, problem.center)
         if tangents.worth_tightening(float(gap_terms.sum())):
             tight = tighten(tangents, tightening, witness)
             gap_terms, proof = tight.gap_terms, tight.witness
     return Certificate(
         objective=means.objective,
-        gap=None if means.nonconvex else float(gap_terms.sum()),
+        gap=None if means.nonconvex else float(tree_sum(gap_terms)),
         models=models,
         center=c,
         infeasibility=np.linalg.norm(models - x, axis=1),
@@ -487,7 +488,7 @@ def _center(
 ) -> Float64Array:
     """Return the centre of feasible models."""
     if problem.center == "average":
-        return np.asarray(models.mean(axis=0))
+        return tree_mean(models)
     if center is None and isinstance(result, Result):
         center = result.center
     if center is None:
@@ -501,14 +502,15 @@ def _center(
 
 def _mean_terms(problem: Problem, models: Float64Array, center: Float64Array) -> ObjectiveTerms:
     """Return the means of all agents' terms, and the number of losses that are not convex."""
-    objective, gradient, coupling, nonconvex = 0.0, np.zeros(problem.n), 0.0, 0
-    for agent, model in zip(problem.agents, models, strict=True):
+    sums, nonconvex = TreeSums(), 0
+    for i, (agent, model) in enumerate(zip(problem.agents, models, strict=True)):
         terms = objective_terms(agent, model, center)
-        objective += terms.objective / problem.m
-        gradient += terms.gradient
-        coupling += terms.coupling / problem.m
+        numbers = np.array([[terms.objective, terms.coupling]])
+        sums.add([i], {"gradient": terms.gradient[None], "numbers": numbers})
         nonconvex += terms.nonconvex
-    return ObjectiveTerms(objective, gradient / problem.m, coupling, nonconvex)
+    means = {name: total / problem.m for name, total in sums.totals().items()}
+    objective, coupling = means["numbers"].tolist()
+    return ObjectiveTerms(objective, means["gradient"], coupling, nonconvex)
 
 
 def _reason(

@@ -53,9 +53,15 @@ class Stack:
     def build(cls, losses: Sequence[Loss]) -> Self | None:
         """Return the stack of these losses, or None if they cannot be stacked."""
         models = [loss for loss in losses if _has_standard_gradient(loss)]
+        return cls(models) if cls.can_build(losses) else None
+
+    @classmethod
+    def can_build(cls, losses: Sequence[Loss]) -> bool:
+        """Return whether these losses can be stacked."""
+        models = [loss for loss in losses if _has_standard_gradient(loss)]
         if len(models) < len(losses) or is_sparse(models[0]._features.matrix):
-            return None
-        return cls(models) if len({_kind(model) for model in models}) == 1 else None
+            return False
+        return len({_kind(model) for model in models}) == 1
 
     def source(self, positions: NDArray[np.intp], rows: NDArray[np.intp]) -> BatchSource | None:
         """Return the arguments of the kernels, or None if batches of this size are not supported.
@@ -114,16 +120,21 @@ class Stack:
                 G += model.dtype.type(model.l2) * W
         return out
 
-    def values(self, x: Array) -> Float64Array:
-        """Return the value of every loss at one vector of parameters."""
+    def values(self, x: Array, some: slice = ALL_ROWS) -> Float64Array:
+        """Return the value of every loss, or of some of them, at one vector of parameters."""
         model = self._model
         W, b = model._split(model._check_parameters(x))
-        costs = np.empty(len(self._targets))
+        starts, sizes = self._starts[some], self._sizes[some]
+        first, stop = int(starts[0]), int(starts[-1] + sizes[-1])
+        costs = np.empty(stop - first)
         with np.errstate(all="ignore"):
-            for block, part in self._features.blocks(ALL_ROWS):
+            at = 0
+            for block, part in self._features.blocks(slice(first, stop)):
                 logits = compute_logits(block, W, b, model.scale)
-                costs[part] = model._sample_losses(logits, self._targets[part])
-            means: Float64Array = np.add.reduceat(costs, self._starts) / self._sizes
+                end = at + block.shape[0]
+                costs[at:end] = model._sample_losses(logits, self._targets[part])
+                at = end
+            means: Float64Array = np.add.reduceat(costs, starts - first) / sizes
             penalty = float(np.square(W, dtype=np.float64).sum()) if model.l2 else 0.0
         return means + model.l2 / 2 * penalty
 

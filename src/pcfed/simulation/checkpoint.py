@@ -41,6 +41,9 @@ from pcfed.storage.locks import exclusive_lock
 from pcfed.storage.saved import InvalidFile, Metadata, PathLike, SavedArchive
 from pcfed.validation import boolean, count, is_path
 
+LAZY_PROBES = 16
+"""Agents, of those that are made on demand, by which a checkpoint recognises its problem."""
+
 
 @dataclass(frozen=True)
 class Checkpointing:
@@ -300,14 +303,16 @@ def probe_of(problem: Problem) -> Float64Array:
     """Return numbers that identify a problem: values of losses and distances from sets.
 
     One row per agent, at a fixed random vector. Rounding, which may depend on the number of
-    threads, changes only their last digits.
+    threads, changes only their last digits. Of agents that are made on demand, a few are probed.
     """
     x = np.random.RandomState(0).standard_normal(problem.n) / np.sqrt(problem.n)
-    rows = []
-    for agent in problem.agents:
+    rows = np.full((problem.m, 4), np.nan)
+    step = max(1, problem.m // LAZY_PROBES) if problem.is_lazy else 1
+    for i in range(0, problem.m, step):
+        agent = problem.agents[i]
         try:
             distance = agent.feasible_set.distance(10 * x)
         except (ProjectionError, ValueError):
             distance = float("nan")
-        rows.append([agent.loss.value(x), distance, agent.coupling, agent.loss.size])
-    return np.array(rows, np.float64)
+        rows[i] = agent.loss.value(x), distance, agent.coupling, agent.loss.size
+    return rows

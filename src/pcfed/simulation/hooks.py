@@ -68,7 +68,7 @@ class ProgressHook(Hook):
 
     def on_evaluation(self, runner: Runner, evaluation: Evaluation) -> None:
         """Update the line."""
-        done = runner.state.round - runner.rounds.start
+        done = runner.round - runner.rounds.start
         self._line.update(done, evaluation.record)
 
     def on_end(self, runner: Runner) -> None:
@@ -87,14 +87,14 @@ class DivergenceHook(Hook):
         objective = evaluation.record.objective
         if np.isfinite(objective):
             if _has_grown(runner, objective):
-                message = f"Diverged by round {runner.state.round - 1}: the objective is more than "
+                message = f"Diverged by round {runner.round - 1}: the objective is more than "
                 message += f"{GROWTH:g} times as large as at the start, {objective:.3g}"
                 runner.ending = Ending("diverged", f"{message}; {runner.engine.algorithm.advice}.")
             return
         refusals = runner.recorder.refusals
-        refusals.extend(runner.engine.refuse_infinite(runner.state, evaluation.record))
+        refusals.extend(runner.engine.refuse_infinite(evaluation.record))
         if len(refusals) > runner.max_refusals:
-            message = f"Diverged by round {runner.state.round - 1}: the objective is not finite"
+            message = f"Diverged by round {runner.round - 1}: the objective is not finite"
             runner.ending = Ending("diverged", f"{message}; {runner.engine.algorithm.advice}.")
 
 
@@ -133,7 +133,7 @@ class StopHook(Hook):
     def on_evaluation(self, runner: Runner, evaluation: Evaluation) -> None:
         """End the run if the rule returns True."""
         if runner.ending is None and self._stop(evaluation):
-            message = f"{rounds_text(runner.state.round)} done; stop ended the run."
+            message = f"{rounds_text(runner.round)} done; stop ended the run."
             runner.ending = Ending("stopped", message)
 
 
@@ -145,7 +145,7 @@ class SignalHook(Hook):
 
     def after_round(self, runner: Runner, index: int) -> None:
         """End the run if a signal has arrived and rounds are left."""
-        done, total = runner.state.round, runner.rounds.stop
+        done, total = runner.round, runner.rounds.stop
         if self._pending.name is not None and runner.ending is None and done < total:
             runner.ending = Ending(
                 "interrupted",
@@ -210,7 +210,7 @@ class CheckpointHook(Hook):
             Checkpoint(
                 run=self._files.run,
                 probe=self._files.probe,
-                state=runner.state,
+                state=runner.engine.state,
                 start=recorder.start,
                 history=tuple(recorder.history),
                 refusals=tuple(recorder.refusals),

@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from pcfed.arrays import Array, Float64Array, Workspace
+from pcfed.arrays import Array, Float64Array
 from pcfed.sampling import Purpose, random_stream
 from pcfed.simulation.engine import Engine
-from pcfed.simulation.result import State
 from pcfed.simulation.runner import Hook, Runner
+from pcfed.tree_sums import tree_mean
 
 Output = Literal["last", "average", "random"]
 
@@ -45,35 +45,25 @@ class OutputIterate(Hook):
     def before_round(self, runner: Runner, index: int) -> None:
         """Keep the iterate K* if it is in this round: run the round on a copy, but stop there."""
         if self.output == "random" and index == self._index:
-            state = runner.state.copy()
-            if self._steps:
-                outcome = self._engine.run_round(
-                    state,
-                    index,
-                    Workspace(),
-                    max_refusals=self._engine.problem.m,  # they count in the whole round only
-                    max_steps=self._steps,
-                )
-                state = outcome.state
-            self._kept, self._kept_center = self._engine.models(state), self._engine.center(state)
+            self._kept, self._kept_center = self._engine.iterate(index, self._steps)
 
     def after_round(self, runner: Runner, index: int) -> None:
         """Include the models of a round in the mean."""
         if self.output == "average":
             self._averaged_rounds += 1
-            models = self._engine.models(runner.state)
+            models = self._engine.models()
             mean = models if self._kept is None else self._kept
             self._kept = mean + (models - mean) / self._averaged_rounds
-            center = self._engine.center(runner.state)
+            center = self._engine.center()
             mean = center if self._kept_center is None else self._kept_center
             self._kept_center = mean + (center - mean) / self._averaged_rounds
 
-    def models(self, state: State) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Return the models, their average and the centre; of ``state`` if none were kept."""
+    def models(self) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Return the models, their average and the centre; the last ones if none were kept."""
         engine = self._engine
         if self._kept is None or self._kept_center is None:
-            return engine.models(state), engine.average(state), engine.center(state)
-        average = self._kept.mean(axis=0)
+            return engine.models(), engine.average(), engine.center()
+        average = tree_mean(self._kept)
         return self._kept, average, self._kept_center if self._has_free_center else average
 
     @property
@@ -92,6 +82,6 @@ class OutputIterate(Hook):
         if state:
             problem = self._engine.problem
             self._kept = problem.as_models("run: the checkpoint's models", state["taken"])
-            center = state.get("center", self._kept.mean(axis=0))
+            center = state.get("center", tree_mean(self._kept))
             self._kept_center = problem.as_models("run: the checkpoint's center", center)[0]
             self._averaged_rounds = int(state["rounds"])

@@ -1,21 +1,25 @@
 """Who takes part in a round, with how many local steps, and on which batches.
 
-A plan turns the arguments of a run into what happens in each round, the same for every engine.
+A plan turns the arguments of a run into what happens in each round, the same for every engine. What
+concerns the agents' own data is in a `LocalPlan`, which may be of a range of the agents only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from functools import cached_property
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from pcfed.algorithms import LocalContext, RunInfo
 from pcfed.algorithms.local_context import loss_points
 from pcfed.arrays import Workspace
+from pcfed.losses import Loss
 from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
-from pcfed.problem import Agent, Problem
+from pcfed.problem import Agent, LazyAgents, Problem
 from pcfed.sampling import BatchSampler, Purpose, Sampling, random_stream, resolve_batch_size
 from pcfed.sets import WarmStart
 from pcfed.validation import count
@@ -29,12 +33,25 @@ Participation = float | int | Sequence[Collection[int]] | Callable[[int], Collec
 Batch = float | int | Callable[[int], float | int]
 """A fraction (float), a size (int), or a function of the round's index that returns either."""
 
+StepsOf = Sequence[int] | Mapping[int, int]
+"""Numbers of local steps by position."""
 
 MAX_GROUP_ENTRIES = 2**19
 """Parameters of a group at most, so that the vectors of its local steps stay in the cache."""
 
 MAX_GROUP_AGENTS = 64
 """Agents of a group at most: larger ones save no more time, and are harder to spread on threads."""
+
+WINDOW = 1024
+"""Agents among which groups are formed. Sums are taken in the order of positions, so that updates
+may have to wait for others, but only for those of their window."""
+
+
+def windows_of(present: Sequence[int]) -> list[Sequence[int]]:
+    """Return the participants of a round, cut into windows of neighbours."""
+    number = max(1, -(-len(present) // WINDOW))
+    ends = [len(present) * k // number for k in range(number + 1)]
+    return [present[start:end] for start, end in pairwise(ends)]
 
 
 class Plan:
@@ -69,34 +86,36 @@ class Plan:
     ) -> None:
         self.seed = count("run: seed", seed, minimum=0)
         self.m = problem.m
+        self._problem = problem
         self._local_steps = local_steps
         self._participation = participation
-        self._batch, self._sampling = batch, sampling
-        self._sizes = [agent.loss.size for agent in problem.agents]
-        self._names = problem.names
-        self._constant_batches = (
-            None if callable(batch) else [self._batches_of_size(i, batch) for i in range(self.m)]
-        )
-        self._agents = [
-            self._shuffled(agent, i) if sampling == "blocks" else agent
-            for i, agent in enumerate(problem.agents)
-        ]
-        self._warm_starts = [WarmStart() for _ in problem.agents]
+        self.batch, self.sampling = batch, sampling
+        if problem.is_lazy:
+            self._sizes: list[int] = []  # to know them, every agent would have to be made
+        else:
+            self._sizes = [agent.loss.size for agent in problem.agents]
+            if not callable(batch):
+                self._samplers(0)
         self.steps(0)
         self.present(0)
-        self._max_group = min(MAX_GROUP_AGENTS, max(1, MAX_GROUP_ENTRIES // problem.n))
-        self._features = problem.shape[-1] if problem.shape else 1
-        small = [self._small(self._batches(i, 0)) for i in range(self.m)]
-        together = self._max_group > 1 and sum(small) > 1
-        self.stack = Stack.build([agent.loss for agent in self._agents]) if together else None
+
+    @cached_property
+    def local(self) -> LocalPlan:
+        """The batches and groups of all agents."""
+        return self.local_plan(self._problem.agents)
+
+    def local_plan(self, agents: Sequence[Agent], first: int = 0) -> LocalPlan:
+        """Return the batches and groups of agents, of which the first has this position."""
+        sampling, seed = self.sampling, self.seed
+        return LocalPlan(agents, first, batch=self.batch, sampling=sampling, seed=seed)
 
     @property
     def arguments(self) -> dict[str, object]:
         """The arguments by which checkpoints recognise a run."""
         return {
             "local_steps": self._local_steps,
-            "batch": self._batch,
-            "sampling": self._sampling,
+            "batch": self.batch,
+            "sampling": self.sampling,
             "participation": self._participation,
             "seed": self.seed,
         }
@@ -121,21 +140,55 @@ class Plan:
 
     def run_info(self, rounds: range) -> RunInfo:
         """Return what an algorithm may know of these rounds before they begin."""
-        first = [self._batches(i, rounds[0]) for i in range(self.m)]
-        last = [self._batches(i, rounds[-1]) for i in range(self.m)]
+        longest = self.max_local_steps(rounds)
+        if self._problem.is_lazy:
+            full = self.batch == 1.0 and self.sampling != "with_replacement"
+            return RunInfo(len(rounds), longest, noisy=not full)
+        first, last = self._samplers(rounds[0]), self._samplers(rounds[-1])
         full = all(batches.is_full_batch for batches in first)
         return RunInfo(
             rounds=len(rounds),
-            max_local_steps=self.max_local_steps(rounds),
+            max_local_steps=longest,
             batches=None if full else tuple(batches.batch_size for batches in first),
             noisy=not all(batches.is_full_batch for batches in last),
         )
 
+    def _samplers(self, index: int) -> list[BatchSampler]:
+        """Return how every agent draws batches in the round with this index."""
+        given = _batch_in(self.batch, index)
+        pairs = zip(self._sizes, self._problem.names, strict=True)
+        return [_sampler(given, size, self.sampling, agent=name) for size, name in pairs]
+
     def multiplications(self, index: int) -> int:
         """Return about how many multiplications the gradients of a round take."""
-        steps = self.steps(index)
-        rows = sum(steps[i] * self._batches(i, index).batch_size for i in self.present(index))
-        return rows * self._agents[0].loss.n
+        if self._problem.is_lazy:
+            return 0
+        steps, samplers = self.steps(index), self._samplers(index)
+        rows = sum(steps[i] * samplers[i].batch_size for i in self.present(index))
+        return rows * self._problem.n
+
+    @cached_property
+    def is_stacked(self) -> bool:
+        """Whether the losses of all agents can be evaluated together."""
+        if self._problem.is_lazy:
+            return False
+        losses = [agent.loss for agent in self._problem.agents]
+        return _are_stacked(losses, self._samplers(0)) and Stack.can_build(losses)
+
+    @property
+    def stack(self) -> Stack | None:
+        """As in `LocalPlan`, of all agents."""
+        return self.local.stack
+
+    def groups(
+        self, index: int, present: Sequence[int], steps: Sequence[int], *, min_groups: int = 1
+    ) -> list[list[int]]:
+        """As in `LocalPlan`, of all agents."""
+        return self.local.groups(index, present, steps, min_groups=min_groups)
+
+    def context(self, group: Sequence[int], index: int, steps: int) -> LocalContext:
+        """As in `LocalPlan`, of all agents."""
+        return self.local.context(group, index, steps)
 
     def present(self, index: int) -> list[int]:
         """Return the positions of the participants of the round with this index, in order."""
@@ -163,69 +216,6 @@ class Plan:
         absent = self._absent(index)
         return [i for i in range(self.m) if i not in absent]
 
-    def groups(
-        self, index: int, present: Sequence[int], steps: Sequence[int], *, min_groups: int = 1
-    ) -> list[list[int]]:
-        """Return which agents are computed together: those with small batches and as many steps.
-
-        Groups are ordered by steps, dtype, points of the losses and batch size, then by position.
-        Agents with large batches, whose time goes into matrix products, are computed alone.
-
-        Parameters
-        ----------
-        index : int
-            Index of the round.
-        present : sequence of int
-            Positions of the participants.
-        steps : sequence of int
-            Every agent's number of local steps.
-        min_groups : int
-            Split agents that could be one group into at least this many, for as many threads.
-        """
-        batches = {i: self._batches(i, index) for i in present}
-        kinds = [(agent.loss.dtype.itemsize, loss_points(agent)) for agent in self._agents]
-        order = sorted(present, key=lambda i: (steps[i], kinds[i], batches[i].batch_size))
-        groups: list[list[int]] = []
-        alike = groupby(order, lambda i: (steps[i], kinds[i], -1 if self._small(batches[i]) else i))
-        for _, members in alike:
-            group = list(members)
-            number = max(-(-len(group) // self._max_group), min(min_groups, len(group)))
-            groups += (part.tolist() for part in np.array_split(group, number))
-        return groups
-
-    def context(
-        self, group: Sequence[int], index: int, steps: int, workspace: Workspace | None = None
-    ) -> LocalContext:
-        """Return what the agents of a group compute the round with this index with."""
-        return LocalContext(
-            [self._agents[i] for i in group],
-            group,
-            steps,
-            [self._batches(i, index) for i in group],
-            seed=self.seed,
-            index=index,
-            warm_starts=[self._warm_starts[i] for i in group],
-            stack=self.stack,
-            workspace=workspace,
-        )
-
-    def _small(self, batches: BatchSampler) -> bool:
-        """Return whether two batches fit into one block of the stack."""
-        return 2 * batches.batch_size * self._features <= MAX_BLOCK_FEATURES
-
-    def _batches(self, i: int, index: int) -> BatchSampler:
-        """Return how agent ``i`` draws batches in the round with this index."""
-        if self._constant_batches is not None:
-            return self._constant_batches[i]
-        given = self._batch(index) if callable(self._batch) else self._batch
-        whole = isinstance(given, (int, np.integer))
-        return self._batches_of_size(i, min(given, self._sizes[i]) if whole else min(given, 1.0))
-
-    def _batches_of_size(self, i: int, batch: float | int) -> BatchSampler:
-        """Return how agent ``i`` draws batches of a given size."""
-        size = resolve_batch_size(batch, self._sizes[i], agent=self._names[i])
-        return BatchSampler(self._sizes[i], size, self._sampling)
-
     def _absent(self, index: int) -> set[int]:
         """Return who is absent in a round by the schedule; after the end of a list, nobody is."""
         given = self._participation
@@ -252,7 +242,173 @@ class Plan:
         rng = random_stream(self.seed, Purpose.PARTICIPATION, round_index=index)
         return sorted(rng.choice(self.m, number, replace=False).tolist())
 
+
+class LocalPlan:
+    """The agents of a range in the rounds of a run: their data, batches and groups.
+
+    Positions are those in the whole roster.
+
+    Parameters
+    ----------
+    agents : sequence of Agent
+        The agents of the range. If they are made on demand, only those of the current round are
+        kept.
+    first : int
+        The position of the first one.
+    batch, sampling, seed
+        As in `Plan`.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        first: int = 0,
+        *,
+        batch: Batch,
+        sampling: Sampling,
+        seed: int,
+    ) -> None:
+        self.first, self.stop = first, first + len(agents)
+        self.seed, self._batch, self._sampling = seed, batch, sampling
+        self.is_lazy = isinstance(agents, LazyAgents)
+        self._given = agents
+        self._made: dict[int, Agent] = {}
+        self._warm_starts: dict[int, WarmStart] = {}
+        self._constant: dict[int, BatchSampler] = {}
+        loss = self.agent(first).loss
+        self._max_group = _max_group(loss)
+        self.stack = None if self.is_lazy else self._stack(range(first, self.stop))
+
+    def _stack(self, positions: Sequence[int]) -> Stack | None:
+        """Return the losses of agents as one object, if that helps and they can be stacked."""
+        losses = [self.agent(i).loss for i in positions]
+        samplers = [self.sampler(i, 0) for i in positions]
+        return Stack.build(losses) if _are_stacked(losses, samplers) else None
+
+    def agent(self, i: int) -> Agent:
+        """Return the agent at a position, with its rows in the order in which they are drawn."""
+        if i not in self._made:
+            agent = self._given[i - self.first]
+            self._made[i] = self._shuffled(agent, i) if self._sampling == "blocks" else agent
+        return self._made[i]
+
+    def agents(self, span: slice) -> Sequence[Agent]:
+        """Return the agents of some positions as they were given; they are not kept."""
+        return list(self._given[span.start - self.first : span.stop - self.first])
+
+    def start_round(self) -> None:
+        """Forget agents of earlier rounds that are made on demand."""
+        if self.is_lazy:
+            self._made.clear()
+            self._warm_starts.clear()
+            self._constant.clear()
+
+    def groups(
+        self, index: int, present: Sequence[int], steps: StepsOf, *, min_groups: int = 1
+    ) -> list[list[int]]:
+        """Return which agents are computed together: those with small batches and as many steps.
+
+        Groups are ordered by steps, dtype, points of the losses and batch size, then by position.
+        Agents with large batches, whose time goes into matrix products, are computed alone.
+
+        Parameters
+        ----------
+        index : int
+            Index of the round.
+        present : sequence of int
+            Positions of the participants.
+        steps : sequence or mapping
+            The number of local steps by position.
+        min_groups : int
+            Split agents that could be one group into at least this many, for as many threads.
+        """
+        batches = {i: self.sampler(i, index) for i in present}
+        kinds = {i: _kind(self.agent(i)) for i in present}
+        small = {i: _is_small(batches[i], self.agent(i).loss) for i in present}
+        order = sorted(present, key=lambda i: (steps[i], kinds[i], batches[i].batch_size))
+        groups: list[list[int]] = []
+        alike = groupby(order, lambda i: (steps[i], kinds[i], -1 if small[i] else i))
+        for _, members in alike:
+            group = list(members)
+            number = max(-(-len(group) // self._max_group), min(min_groups, len(group)))
+            groups += (part.tolist() for part in np.array_split(group, number))
+        return groups
+
+    def context(
+        self, group: Sequence[int], index: int, steps: int, workspace: Workspace | None = None
+    ) -> LocalContext:
+        """Return what the agents of a group compute the round with this index with."""
+        stack, first = self.stack, self.first
+        rows = [i - first for i in group]
+        if self.is_lazy and len(group) > 1:
+            stack, rows = self._stack(group), list(range(len(group)))
+        return LocalContext(
+            [self.agent(i) for i in group],
+            group,
+            steps,
+            [self.sampler(i, index) for i in group],
+            seed=self.seed,
+            index=index,
+            warm_starts=[self._warm_starts.setdefault(i, WarmStart()) for i in group],
+            stack=stack,
+            stack_rows=rows,
+            workspace=workspace,
+        )
+
+    def sampler(self, i: int, index: int) -> BatchSampler:
+        """Return how the agent at a position draws batches in the round with this index."""
+        found = self._constant.get(i)
+        if found is None:
+            loss, given = self.agent(i).loss, _batch_in(self._batch, index)
+            found = _sampler(given, loss.size, self._sampling, agent=f"agent {i}")
+            if not callable(self._batch):
+                self._constant[i] = found
+        return found
+
     def _shuffled(self, agent: Agent, i: int) -> Agent:
         """Return the agent with its rows in a random order, so that blocks are slices."""
         order = random_stream(self.seed, Purpose.BLOCKS, i).permutation(agent.loss.size)
         return replace(agent, loss=agent.loss.permute_samples(order))
+
+
+def _max_group(loss: Loss) -> int:
+    """Return the largest number of agents in a group."""
+    return min(MAX_GROUP_AGENTS, max(1, MAX_GROUP_ENTRIES // loss.n))
+
+
+def _is_small(batches: BatchSampler, loss: Loss) -> bool:
+    """Return whether two batches fit into one block of the stack."""
+    features = loss.shape[-1] if loss.shape else 1
+    return 2 * batches.batch_size * features <= MAX_BLOCK_FEATURES
+
+
+def _are_stacked(losses: Sequence[Loss], samplers: Sequence[BatchSampler]) -> bool:
+    """Return whether groups of agents are computed together, so that a stack helps."""
+    small = sum(map(_is_small, samplers, losses))
+    return _max_group(losses[0]) > 1 and small > 1
+
+
+def _kind(agent: Agent) -> tuple[int, str]:
+    """Return what the agents of a group have in common, beside the number of steps."""
+    return agent.loss.dtype.itemsize, loss_points(agent)
+
+
+def _batch_in(batch: Batch, index: int) -> float | int | _AtMost:
+    """Return the batch of a round; a function may ask for more than there is."""
+    return _AtMost(batch(index)) if callable(batch) else batch
+
+
+class _AtMost(NamedTuple):
+    """A batch that is cut where an agent has less data."""
+
+    batch: float | int
+
+
+def _sampler(
+    batch: float | int | _AtMost, size: int, sampling: Sampling, *, agent: str
+) -> BatchSampler:
+    """Return how an agent with so many samples draws its batches."""
+    if isinstance(batch, _AtMost):
+        given = batch.batch
+        batch = min(given, size if isinstance(given, (int, np.integer)) else 1.0)
+    return BatchSampler(size, resolve_batch_size(batch, size, agent=agent), sampling)

@@ -6,7 +6,7 @@ import time
 
 from pcfed.simulation.checkpoint import Checkpoint
 from pcfed.simulation.engine import Engine, RoundOutcome
-from pcfed.simulation.result import Record, Refusal, Result, State
+from pcfed.simulation.result import Record, Refusal, Result
 
 
 class RunRecorder:
@@ -15,14 +15,12 @@ class RunRecorder:
     Parameters
     ----------
     engine : Engine
-        Evaluates states.
-    state : State
-        The state before the first round.
+        Evaluates its state.
     earlier : Result, Checkpoint or None
         The run that is continued or resumed.
     """
 
-    def __init__(self, engine: Engine, state: State, earlier: Result | Checkpoint | None) -> None:
+    def __init__(self, engine: Engine, earlier: Result | Checkpoint | None) -> None:
         self._engine = engine
         self.history: list[Record] = []
         self.refusals: list[Refusal] = []
@@ -34,7 +32,7 @@ class RunRecorder:
             last = earlier if isinstance(earlier, Checkpoint) else earlier.history[-1]
             self.bytes_up, self.bytes_down, seconds = last.bytes_up, last.bytes_down, last.seconds
         self._start_time = time.perf_counter() - seconds
-        self.start = self.evaluate(state) if earlier is None else earlier.start
+        self.start = self.evaluate() if earlier is None else earlier.start
 
     @property
     def seconds(self) -> float:
@@ -47,11 +45,11 @@ class RunRecorder:
         self.bytes_down += outcome.bytes_down
         self.refusals.extend(outcome.refusals)
 
-    def evaluate(self, state: State) -> Record:
-        """Return the metrics of a state, with the traffic and the time so far."""
+    def evaluate(self) -> Record:
+        """Return the metrics of the engine's state, with the traffic and the time so far."""
         return Record(
-            **vars(self._engine.evaluate(state)),
-            round=state.round,
+            **vars(self._engine.evaluate()),
+            round=self._engine.round,
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             seconds=self.seconds,
@@ -65,8 +63,8 @@ class RunRecorder:
         """Remove all records but the last from memory."""
         del self.history[:-1]
 
-    def complete_history(self, state: State) -> tuple[Record, ...]:
-        """Return the history; its last record is that of ``state``."""
-        if not self.history or self.history[-1].round < state.round:
-            self.keep(self.evaluate(state))
+    def complete_history(self) -> tuple[Record, ...]:
+        """Return the history; its last record is that of the engine's state."""
+        if not self.history or self.history[-1].round < self._engine.round:
+            self.keep(self.evaluate())
         return tuple(self.history)

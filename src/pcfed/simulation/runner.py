@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pcfed.arrays import Float64Array, Workspace
+from pcfed.arrays import Float64Array
 from pcfed.problem import Problem
 from pcfed.simulation.engine import Engine, RoundOutcome
 from pcfed.simulation.recorder import RunRecorder
-from pcfed.simulation.result import Record, Result, State, Status
+from pcfed.simulation.result import Record, Result, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,22 +29,21 @@ class Evaluation:
     problem: Problem
     record: Record
     _engine: Engine
-    _state: State
 
     @property
     def models(self) -> Float64Array:
         """The agents' models, one row each."""
-        return self._engine.models(self._state)
+        return self._engine.models()
 
     @property
     def average(self) -> Float64Array:
         """The population average."""
-        return self._engine.average(self._state)
+        return self._engine.average()
 
     @property
     def center(self) -> Float64Array:
         """The centre to which the models are coupled: their average, unless it is free."""
-        return self._engine.center(self._state)
+        return self._engine.center()
 
 
 def rounds_text(number: int) -> str:
@@ -89,14 +88,12 @@ class Hook:
 
 
 class Runner:
-    """Runs the rounds of one simulation, and owns the memory that they share.
+    """Runs the rounds of one simulation.
 
     Parameters
     ----------
     engine : Engine
-        Runs single rounds.
-    state : State
-        The state to start from.
+        Runs single rounds, and owns the state.
     recorder : RunRecorder
         Records metrics, traffic and refusals.
     rounds : range
@@ -117,7 +114,6 @@ class Runner:
     def __init__(
         self,
         engine: Engine,
-        state: State,
         recorder: RunRecorder,
         *,
         rounds: range,
@@ -125,18 +121,22 @@ class Runner:
         max_refusals: int,
         hooks: Sequence[Hook],
     ) -> None:
-        self.engine, self.state, self.recorder = engine, state, recorder
+        self.engine, self.recorder = engine, recorder
         self.rounds, self.eval_every, self.max_refusals = rounds, eval_every, max_refusals
-        self.workspace = Workspace()
         self.ending: Ending | None = None
         self._hooks = tuple(hooks)
+
+    @property
+    def round(self) -> int:
+        """Number of rounds done."""
+        return self.engine.round
 
     def run(self) -> Ending:
         """Run the rounds that are left, until the last one or until a hook ends the run."""
         for hook in self._hooks:
             hook.on_start(self)
-        while self.ending is None and self.state.round < self.rounds.stop:
-            index = self.state.round
+        while self.ending is None and self.round < self.rounds.stop:
+            index = self.round
             for hook in self._hooks:
                 hook.before_round(self, index)
             if not self._run_round(index):
@@ -146,22 +146,19 @@ class Runner:
             for hook in self._hooks:
                 hook.after_round(self, index)
         if self.ending is None:
-            self.ending = Ending("finished", f"{rounds_text(self.state.round)} done.")
+            self.ending = Ending("finished", f"{rounds_text(self.round)} done.")
         for hook in self._hooks:
             hook.on_end(self)
-        self.workspace.clear()
+        self.engine.free()
         return self.ending
 
     def _run_round(self, index: int) -> bool:
         """Run one round; return False if it was aborted, which changes nothing but ends the run."""
-        self.workspace.start_round()
         allowed = self.max_refusals - len(self.recorder.refusals)
-        outcome = self.engine.run_round(self.state, index, self.workspace, max_refusals=allowed)
+        outcome = self.engine.run_round(index, max_refusals=allowed)
         self.recorder.add(outcome)
         if outcome.aborted:
             self.ending = Ending("diverged", self._why_aborted(outcome))
-        else:
-            self.state = outcome.state
         return not outcome.aborted
 
     def _is_evaluated(self, index: int) -> bool:
@@ -169,7 +166,7 @@ class Runner:
 
     def _evaluate(self) -> None:
         """Evaluate the state, record its metrics and pass them to the hooks."""
-        record = self.recorder.evaluate(self.state)
+        record = self.recorder.evaluate()
         self.recorder.keep(record)
         evaluation = self.evaluation(record)
         for hook in self._hooks:
@@ -177,7 +174,7 @@ class Runner:
 
     def evaluation(self, record: Record) -> Evaluation:
         """Return the current state as callbacks receive it."""
-        return Evaluation(self.engine.problem, record, self.engine, self.state)
+        return Evaluation(self.engine.problem, record, self.engine)
 
     def _why_aborted(self, outcome: RoundOutcome) -> str:
         """Return whose update ended the run, and what to try."""
@@ -197,11 +194,11 @@ class Runner:
             models=models,
             average=average,
             center=center,
-            history=self.recorder.complete_history(self.state),
+            history=self.recorder.complete_history(),
             start=self.recorder.start,
             status=self.ending.status,
             message=self.ending.message,
             refusals=tuple(self.recorder.refusals),
-            state=self.state,
+            state=self.engine.state,
             names=self.engine.problem.names,
         )

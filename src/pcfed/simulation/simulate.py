@@ -19,8 +19,9 @@ from pcfed.errors import short_repr
 from pcfed.problem import Problem
 from pcfed.sampling import Purpose, Sampling, random_stream
 from pcfed.sets import SetRows
+from pcfed.simulation.agent_range import AgentRange
 from pcfed.simulation.checkpoint import Checkpoint, CheckpointFiles, Checkpointing, probe_of
-from pcfed.simulation.engine import Engine
+from pcfed.simulation.engine import Engine, LocalRanges, Ranges
 from pcfed.simulation.hooks import (
     CallbackHook,
     CheckpointHook,
@@ -185,15 +186,13 @@ def run(
         first = earlier.state.round if earlier else 0
         indices = range(first, first + rounds)
         algorithm = algorithm.resolved(problem, plan.run_info(indices))
-        threads = num_workers(workers, problem, plan)
         integers = None if grid is None else Grid(check_step("run: grid", grid), problem.m)
-        engine = stack.enter_context(
-            Engine(problem, algorithm, plan, threads, refusals.norm_limit, integers)
-        )
+        ranges = _ranges(problem, plan, algorithm, workers, refusals.norm_limit, integers)
+        engine = stack.enter_context(Engine(problem, algorithm, plan, ranges, integers))
         storage = _Storage(engine, output, rounds, checkpoint, journal, stack)
         saved = storage.saved
-        state = saved.state if saved else _initial_state(problem, algorithm, x0, seed)
-        recorder = RunRecorder(engine, state, saved or earlier)
+        _start(engine, saved.state if saved else x0, seed)
+        recorder = RunRecorder(engine, saved or earlier)
         iterate = OutputIterate(output, engine, indices)
         if saved:
             _restore(saved, iterate, stop)
@@ -202,7 +201,6 @@ def run(
         allowed = refusals.max_refusals + (len(earlier.refusals) if earlier else 0)
         runner = Runner(
             engine,
-            state,
             recorder,
             rounds=indices,
             eval_every=eval_every,
@@ -210,7 +208,22 @@ def run(
             hooks=_hooks(iterate, storage, callbacks, line, stop),
         )
         runner.run()
-        return runner.result(*iterate.models(runner.state))
+        return runner.result(*iterate.models())
+
+
+def _ranges(
+    problem: Problem,
+    plan: Plan,
+    algorithm: Algorithm,
+    workers: Workers,
+    norm_limit: float | None,
+    grid: Grid | None,
+) -> Ranges:
+    """Return the agents with their private state."""
+    threads = num_workers(workers, problem, plan)
+    return LocalRanges(
+        AgentRange(plan.local, algorithm, workers=threads, norm_limit=norm_limit, grid=grid)
+    )
 
 
 def _check_objects(problem: object, algorithm: object, refusals: object) -> None:
@@ -290,7 +303,7 @@ class _Storage:
             arguments |= {"output": chosen, "journal": journal is not None}
             if engine.grid is not None:
                 arguments["grid"] = engine.grid.step
-            if not engine.problem.losses_at_average:
+            if not engine.problem.losses_at_average and not engine.problem.is_lazy:
                 agents = engine.problem.agents
                 arguments["personalization"] = [agent.personalization for agent in agents]
             identity = {name: _fingerprint(value) for name, value in arguments.items()}
@@ -374,17 +387,30 @@ def _fresh_state(problem: Problem, algorithm: Algorithm) -> State:
     return State(algorithm.state_kind, 0, *algorithm.start(np.zeros((1, problem.n))))
 
 
-def _initial_state(problem: Problem, algorithm: Algorithm, x0: Start, seed: int) -> State:
-    """Return the state before the first round."""
-    if isinstance(x0, str) and x0 != "random":
+def _start(engine: Engine, start: Start | State, seed: int) -> None:
+    """Put an engine into the state before its first round."""
+    problem, algorithm = engine.problem, engine.algorithm
+    if isinstance(start, str) and start != "random":
         raise ValueError(
-            f'run: x0 must be an array, "random" or a Result, got {x0!r}; give "random".'
+            f'run: x0 must be an array, "random" or a Result, got {start!r}; give "random".'
         )
-    if isinstance(x0, Result) and x0.state.algorithm == algorithm.state_kind:
-        return x0.state.copy()
-    if x0 is None:
-        models = np.zeros((problem.m, problem.n))
-    elif isinstance(x0, str):
+    if isinstance(start, State):
+        engine.load(start)
+    elif isinstance(start, Result) and start.state.algorithm == algorithm.state_kind:
+        engine.load(start.state.copy())
+    elif start is None:
+        engine.start(np.zeros(problem.n))
+    elif not isinstance(start, (str, Result)) and np.ndim(start) == 1:
+        engine.start(problem.as_models("run: x0", start)[0])
+    else:
+        engine.load(_state_of_models(problem, algorithm, start, seed))
+
+
+def _state_of_models(
+    problem: Problem, algorithm: Algorithm, x0: Array | str | Result, seed: int
+) -> State:
+    """Return the state before the first round for agents that start at different models."""
+    if isinstance(x0, str):
         models = _random_models(problem, seed)
     else:
         given = x0.models if isinstance(x0, Result) else x0

@@ -29,6 +29,8 @@ def num_workers(workers: Workers, problem: Problem, plan: Plan) -> int:
     """
     if workers != "auto":
         return count("run: workers", workers)
+    if problem.is_lazy:  # making agents is Python's work, which threads do not share
+        return 1
     safe = all(
         _is_ours(agent.loss, "losses") and _is_ours(agent.feasible_set, "sets")
         for agent in problem.agents
