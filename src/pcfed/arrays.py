@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ Float64Array = NDArray[np.float64]
 
 CACHE_LINE = 64
 """Bytes of a cache line."""
+
+MAX_MEMORY = 2**30
+"""Bytes of an array with one row per agent, above which it is kept in a file."""
 
 PAGES = 2**20
 """Arrays of at least this many bytes get memory pages of their own."""
@@ -32,6 +36,18 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     memory = np.empty(size + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def large_empty(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return an uninitialised array; one of more than ``MAX_MEMORY`` bytes is memory-mapped.
+
+    Its file is in the folder for temporary files (``TMPDIR``), without a name: the system removes
+    it when the array is no longer used, also after a crash.
+    """
+    if math.prod(shape) * np.dtype(dtype).itemsize <= MAX_MEMORY:
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, dtype, "w+", shape=shape)
 
 
 class Workspace:

@@ -12,11 +12,11 @@ import pytest
 import typer
 
 from pcfed.cli import federation, federation_machines
-from pcfed.federation.certification import FederatedCertificate
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.processes import Processes
 from pcfed.federation.server_state import ServerResult
 from pcfed.federation.status_file import Status
+from pcfed.guarantees import FederatedCertificate
 
 ENTRY = {"round": 0, "accepted": ["a", "b"], "refused": {}, "missing": [], "metrics": {}}
 

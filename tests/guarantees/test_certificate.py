@@ -227,6 +227,18 @@ def test_an_infinite_gap_never_stops_a_run():
     assert result.status == "finished"
 
 
+def evaluation_of(problem, models):
+    """Return an evaluation of models that no run has computed."""
+
+    def sum_over_agents(function):
+        return sum(function(*pair) for pair in zip(problem.agents, models, strict=True))
+
+    record = SimpleNamespace(round=1)
+    return SimpleNamespace(
+        problem=problem, models=models, record=record, sum_over_agents=sum_over_agents
+    )
+
+
 def test_empty_sets_are_an_error_of_certify_and_do_not_stop_a_run():
     empty = Intersection(L2Ball(1.0), L2Ball(1.0, center=np.full(2, 9.0)))
     agent = Agent.__new__(Agent)
@@ -236,13 +248,12 @@ def test_empty_sets_are_an_error_of_certify_and_do_not_stop_a_run():
     problem = Problem([agent])
     with pytest.raises(ProjectionError, match="no point in common"):
         certify(problem, np.zeros(2))
-    assert not Gap(1e9)(SimpleNamespace(problem=problem, models=np.zeros((1, 2))))
+    assert not Gap(1e9)(evaluation_of(problem, np.zeros((1, 2))))
 
 
 def test_gap_does_not_stop_where_models_are_too_large_to_project():
     problem = regressions([L1Ball(1.0), L1Ball(2.0)])
-    large = SimpleNamespace(problem=problem, models=np.full((2, 9), 1e200))
-    assert Gap(1e-3)(large) is False
+    assert Gap(1e-3)(evaluation_of(problem, np.full((2, 9), 1e200))) is False
 
 
 def test_one_rule_stops_runs_of_different_problems():

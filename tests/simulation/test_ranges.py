@@ -14,6 +14,7 @@ from pcfed.sets import Box, L1Ball
 from pcfed.simulation import Record, simulate
 from pcfed.simulation.agent_range import AgentRange
 from pcfed.simulation.private_state import PrivateState
+from pcfed.simulation.ranges import LocalRanges
 from tests.federations import ALGORITHMS
 
 M = 150
@@ -56,43 +57,14 @@ def assert_same_bits(one, other):
             np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
-class SeveralRanges:
-    """Ranges in this process, as those of actors are called."""
+def in_ranges(edges):
+    """Return a function that divides the agents of a run among ranges in this process."""
 
-    def __init__(self, edges, problem, plan, algorithm, workers, norm_limit, grid):
-        self.edges = edges
-        self._ranges = [
-            AgentRange(
-                plan.local_plan(problem.agents[first:stop], first),
-                algorithm,
-                norm_limit=norm_limit,
-                grid=grid,
-                is_whole=False,
-            )
-            for first, stop in pairwise(edges)
-        ]
+    def make(problem, plan, algorithm, backend, workers, **options):
+        plans = [plan.local_plan(problem.agents[a:b], a) for a, b in pairwise(edges)]
+        return LocalRanges([AgentRange(each, algorithm, problem.m, **options) for each in plans])
 
-    def start(self, x0):
-        for each in self._ranges:
-            each.start(x0)
-
-    def load(self, state):
-        for each in self._ranges:
-            each.load(state.private_of(slice(each.first, each.stop)))
-
-    def call(self, method, *arguments, **options):
-        return [getattr(each, method)(*arguments, **options) for each in self._ranges]
-
-    def play(self, accepted, calls):
-        pairs = zip(self._ranges, calls, strict=True)
-        return [each.play(accepted, call) for each, call in pairs]
-
-    def private(self, accepted):
-        parts = self.call("private", accepted)
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def close(self):
-        pass
+    return make
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -101,7 +73,7 @@ def test_several_ranges_give_the_bits_of_one(edges, case, monkeypatch):
     problem = Problem([make_agent(i) for i in range(M)])
     options = {**RUN, **case}
     one = run(problem, ALGORITHMS["PCFedSplit"], **options)
-    monkeypatch.setattr(simulate, "_ranges", lambda *given: SeveralRanges(edges, *given[:6]))
+    monkeypatch.setattr(simulate, "_ranges", in_ranges(edges))
     assert_same_bits(run(problem, ALGORITHMS["PCFedSplit"], **options), one)
 
 
@@ -113,7 +85,7 @@ def test_every_algorithm_runs_in_ranges(name, monkeypatch):
     problem = Problem([*agents, make_agent(4)])
     options = {**RUN, "participation": 0.5}
     one = run(problem, ALGORITHMS[name], **options)
-    monkeypatch.setattr(simulate, "_ranges", lambda *given: SeveralRanges((0, 64, M), *given[:6]))
+    monkeypatch.setattr(simulate, "_ranges", in_ranges((0, 64, M)))
     assert_same_bits(run(problem, ALGORITHMS[name], **options), one)
 
 
@@ -150,7 +122,7 @@ def test_only_agents_that_take_part_are_made():
 
 
 def test_rows_start_when_they_are_read():
-    state = PrivateState.start({"x": np.zeros((1, 2))}, 10, lambda rows: {"x": 1.0}, lazy=True)
+    state = PrivateState({"x": np.zeros((1, 2))}, 10, start=lambda rows: {"x": 1.0})
     assert state.rows([3, 4])["x"].tolist() == [[1, 1], [1, 1]]
     assert state._arrays["x"].sum() == 4
     assert state.all_rows()["x"].sum() == 20

@@ -23,7 +23,6 @@ from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, Update
 from pcfed.algorithms.grid import Grid, Integers, add_integers, encode_all, joined_integers
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
-from pcfed.federation.certification import REPLY_VECTORS, certificate_reply, summands
 from pcfed.federation.client_state import Audit, ClientState, PendingUpdate
 from pcfed.federation.norm_limits import vector_norm
 from pcfed.federation.paths import LOCK, STATE
@@ -45,6 +44,7 @@ from pcfed.federation.protocol import (
 )
 from pcfed.federation.rollback import earlier_state, keep_state, remove_unneeded
 from pcfed.federation.row_sums import ROW_SUMS, SQUARES, TOTALS, row_sums_reply
+from pcfed.guarantees.federated_certificate import REPLY_VECTORS, certificate_reply, summands
 from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.threads import one_blas_thread

@@ -20,15 +20,7 @@ import numpy as np
 from pcfed.algorithms import STATISTICS, RoundInfo, Sums
 from pcfed.algorithms.grid import Grid, Integers, add_integers, split_integers
 from pcfed.arrays import Array, Float64Array
-from pcfed.federation.certification import (
-    REPLY_VECTORS,
-    SUMMED_NUMBERS,
-    FederatedCertificate,
-    Totals,
-    federated_certificate,
-    totals_of_replies,
-    totals_of_sum,
-)
+from pcfed.federation.certification import totals_of_replies
 from pcfed.federation.course import Course
 from pcfed.federation.norm_limits import GROWTH, lower_medians, refuse_long, update_norms
 from pcfed.federation.paths import CHECKPOINT, HISTORY
@@ -58,6 +50,14 @@ from pcfed.federation.row_sums import (
 )
 from pcfed.federation.server_state import Place, ServerConfig, ServerResult, ServerState
 from pcfed.federation.status_file import StatusCallback, read_history
+from pcfed.guarantees.federated_certificate import (
+    REPLY_VECTORS,
+    SUMMED_NUMBERS,
+    FederatedCertificate,
+    Totals,
+    federated_certificate,
+    totals_of_sum,
+)
 from pcfed.storage.journal import Journal
 from pcfed.tree_sums import TreeSums, tree_mean
 

@@ -13,7 +13,6 @@ from pcfed.algorithms import Algorithm
 from pcfed.algorithms.grid import DEFAULT_STEP, Integers, integers_in
 from pcfed.arrays import Array
 from pcfed.config.federation_files import ServerFile
-from pcfed.federation.certification import FederatedCertificate
 from pcfed.federation.norm_limits import Norms
 from pcfed.federation.paths import CHECKPOINT, RESULT
 from pcfed.federation.row_sums import (
@@ -22,6 +21,7 @@ from pcfed.federation.row_sums import (
     read_scaling,
     scaling_metadata,
 )
+from pcfed.guarantees.federated_certificate import FederatedCertificate
 from pcfed.problem import Center
 from pcfed.simulation.result import arrays_in
 from pcfed.standardize import Scaling

@@ -3,7 +3,6 @@
 from pcfed.guarantees.bounds import Bound, Bounds, Rounds, bounds, rounds_for
 from pcfed.guarantees.certificate import (
     Certificate,
-    Gap,
     ObjectiveTerms,
     certify,
     feasible_model,
@@ -12,6 +11,8 @@ from pcfed.guarantees.certificate import (
     objective_terms,
 )
 from pcfed.guarantees.constants import Constants, constants
+from pcfed.guarantees.federated_certificate import FederatedCertificate, certificate_of
+from pcfed.guarantees.gap import Gap
 from pcfed.guarantees.noise import noise_bound, noise_estimate
 from pcfed.guarantees.optimum import Optimum, optimum
 
@@ -20,11 +21,13 @@ __all__ = [
     "Bounds",
     "Certificate",
     "Constants",
+    "FederatedCertificate",
     "Gap",
     "ObjectiveTerms",
     "Optimum",
     "Rounds",
     "bounds",
+    "certificate_of",
     "certify",
     "constants",
     "feasible_model",

@@ -35,8 +35,8 @@ terms. On a network the certificate therefore needs the agents' consent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -50,22 +50,13 @@ from pcfed.guarantees.tighten import (
 )
 from pcfed.notebook import bar_chart, html_table
 from pcfed.problem import Agent, Problem
-from pcfed.sets import ProjectionError
 from pcfed.sets.rounding import MAX_ENTRY
-from pcfed.simulation import Evaluation
 from pcfed.simulation.result import Result
 from pcfed.tree_sums import TreeSums, tree_mean, tree_sum
-from pcfed.validation import boolean, count, instance, positive
+from pcfed.validation import count, instance
 
 TIGHTENING_STEPS = 2000
 """Default limit on the steps that make the gap smaller."""
-
-MAX_TIGHTENING_FACTOR = 100.0
-"""Tightening is only tried on gaps up to this multiple of the tolerance.
-
-It divides gaps by less than that in all problems we measured, so that beyond it the steps would be
-wasted.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -402,85 +393,6 @@ def _certify(
         reason=_reason(problem, means, [q for _, q in terms], gap_terms),
         names=problem.names,
     )
-
-
-@dataclass
-class Gap:
-    r"""Stop a run once its models are certified: ``run(..., stop=Gap(1e-3))``.
-
-    Every evaluated round costs a certificate: about one full gradient and, where the gap is not far
-    from the tolerance, some projections. ``eval_every`` makes them rarer. The models of the result
-    are within the tolerance once `certify` has made them feasible.
-
-    Parameters
-    ----------
-    tolerance : float
-        The run ends when $f(\hat x) - f^* \le$ ``tolerance`` is certain.
-    relative : bool
-        Whether the tolerance is relative to $|f(\hat x)|$.
-
-    Raises
-    ------
-    ValueError
-        When called, if a loss is not convex, so that there is no gap.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from pcfed import Agent, PCFedAvg, Problem, run
-    >>> from pcfed.losses import LeastSquares
-    >>> from pcfed.sets import L1Ball
-    >>> loss = LeastSquares(np.eye(2), np.array([3.0, 1.0]))
-    >>> problem = Problem([Agent(loss, L1Ball(radius), coupling=0.1) for radius in (1, 5)])
-    >>> result = run(problem, PCFedAvg(step=0.1, penalty=5.0), rounds=900, stop=Gap(0.05))
-    >>> result.status
-    'stopped'
-    >>> certify(problem, result).gap < 0.05
-    True
-    """
-
-    tolerance: float
-    relative: bool = False
-    relative_gap: float | None = field(default=None, init=False, repr=False, compare=False)
-    """The certified relative gap of the last evaluated round, None before there is one."""
-    _witness: Float64Array | None = field(default=None, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        positive("Gap: tolerance", self.tolerance)
-        boolean("Gap: relative", self.relative)
-
-    def __call__(self, evaluation: Evaluation) -> bool:
-        """Return whether the models of an evaluated round are within the tolerance."""
-        problem = evaluation.problem
-        if self._witness is not None and self._witness.shape != (problem.m, problem.n):
-            self._witness = None  # it belongs to a run of another problem
-        try:
-            center = evaluation.center if problem.center == "free" else None
-            certificate = certify(problem, evaluation.models, center=center, tightening=0)
-            tolerance = self.tolerance * (abs(certificate.objective) if self.relative else 1.0)
-            gap = certificate.gap
-            if gap is not None and tolerance < gap < MAX_TIGHTENING_FACTOR * tolerance:
-                models = certificate.models
-                certificate = certify(problem, models, center=center, witness=self._witness)
-                self._witness = certificate.witness
-        except (ProjectionError, ValueError):  # the models are too large to project
-            return False
-        if certificate.gap is None:
-            raise ValueError(
-                f"Gap: there must be a certificate to stop at, but {certificate.reason}; "
-                "use another stop rule."
-            )
-        self.relative_gap = certificate.relative_gap
-        return certificate.gap <= tolerance
-
-    def state_dict(self) -> dict[str, Array]:
-        """Return what a checkpoint must store."""
-        return {} if self._witness is None else {"witness": self._witness}
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Restore what `state_dict` returned."""
-        witness = state.get("witness")
-        self._witness = None if witness is None else witness.astype(np.float64)
 
 
 def _center(

@@ -28,10 +28,10 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.guarantees.accelerated_gradient import accelerated_steps
-from pcfed.guarantees.certificate import MAX_TIGHTENING_FACTOR, certify
+from pcfed.guarantees.certificate import certify
 from pcfed.guarantees.personal_optimum import search_personal_optimum
 from pcfed.guarantees.quasi_newton import BFGSMatrix
-from pcfed.guarantees.tighten import Tangents, couplings, tighten
+from pcfed.guarantees.tighten import MAX_TIGHTENING_FACTOR, Tangents, couplings, tighten
 from pcfed.problem import Problem
 from pcfed.sets import WarmStart
 from pcfed.validation import count, instance, positive

@@ -47,6 +47,13 @@ ITERATIVE_PATIENCE, ITERATIVE_STEPS = 2, 20
 ITERATIVE_GOAL = 1e-9
 """Where they are, no steps are taken from this gap, relative to the products of b and models."""
 
+MAX_TIGHTENING_FACTOR = 100.0
+"""Tightening is only tried on gaps up to this multiple of the tolerance.
+
+It divides gaps by less than that in all problems we measured, so that beyond it the steps would be
+wasted.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class Tangents:

@@ -23,16 +23,18 @@ from pcfed.losses.stack import Stack
 from pcfed.problem import Agent
 from pcfed.sets import ProjectionError, SetRows
 from pcfed.simulation.plan import MAX_GROUP_AGENTS, MAX_GROUP_ENTRIES, LocalPlan, windows_of
-from pcfed.simulation.private_state import PrivateState
+from pcfed.simulation.private_state import IN_MEMORY, Memory, PrivateState
 from pcfed.simulation.result import Refusal
 from pcfed.tree_sums import PartialSums, TreeSums
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-CHUNK = 64
-"""Agents whose losses are evaluated together. Ranges begin at multiples of it, so that the bits of
-their losses do not depend on the ranges."""
+MAX_CHUNK = 64
+"""Agents whose losses are evaluated together, at most."""
+
+AVERAGED = "averaged models"
+"""The name of the means over rounds in a snapshot."""
 
 MAX_KEPT_MODELS = 2**24
 """Numbers of models that are kept between two calls of one evaluation."""
@@ -158,38 +160,46 @@ class AgentRange:
         The agents, their batches and their groups.
     algorithm : Algorithm
         The algorithm, resolved for the problem.
+    m : int
+        Number of agents of the problem, in all ranges.
     workers : int
         Number of threads.
     norm_limit : float, optional
         The largest Euclidean norm of a vector that an agent sends.
     grid : Grid, optional
         The grid on which updates are rounded and summed.
-    is_whole : bool
-        Whether it has all agents of the problem, so that sums need not be cut into nodes.
+    memory : Memory
+        How private state is kept.
     """
 
     def __init__(
         self,
         plan: LocalPlan,
         algorithm: Algorithm,
+        m: int,
         *,
         workers: int = 1,
         norm_limit: float | None = None,
         grid: Grid | None = None,
-        is_whole: bool = True,
+        memory: Memory = IN_MEMORY,
     ) -> None:
         self.plan, self.algorithm, self.grid = plan, algorithm, grid
         self.first, self.stop = plan.first, plan.stop
         self.n = plan.agent(plan.first).loss.n
         self._workers = workers
         self._norm_limit = np.inf if norm_limit is None else norm_limit
+        self._chunk = chunk_size(m)
+        # The range of all agents need not cut its sums into nodes.
+        is_whole = plan.stop - plan.first == m
         self._sums_range = (0, None) if is_whole else (plan.first, plan.stop)
         self._threads = ThreadPoolExecutor(workers) if workers > 1 else None
         self._workspace = Workspace()
-        self._private = PrivateState({})
+        self._memory = memory
+        self._private = PrivateState({}, 0)
         self._backup: PrivateState | None = None
         self._pending: _Aggregation | None = None
         self._models: tuple[int, Float64Array] | None = None
+        self._averaged: Float64Array | None = None
 
     def close(self) -> None:
         """End the threads."""
@@ -202,8 +212,9 @@ class AgentRange:
 
     # -- private state ------------------------------------------------------------------------
 
-    def start(self, x0: Float64Array) -> None:
+    def start(self, accepted: int, x0: Float64Array) -> None:
         """Start all agents from one vector; those that are made on demand, when they take part."""
+        self.settle(accepted)
         rows = self.algorithm.start(x0[None])[1]
 
         def start(some: slice | Sequence[int]) -> Vectors:
@@ -218,16 +229,35 @@ class AgentRange:
             return self.algorithm.start(sets.project(models).astype(np.float64, copy=False))[1]
 
         size = self.stop - self.first
-        self._private = PrivateState.start(rows, size, start, lazy=self.plan.is_lazy)
+        if self.plan.is_lazy:
+            self._private = PrivateState(rows, size, self._memory, start)
+        else:
+            self._private = PrivateState(rows, size, self._memory)
+            if rows:
+                everyone = slice(0, size)
+                self._private.write(everyone, start(everyone))
 
-    def load(self, private: Vectors) -> None:
+    def load(self, accepted: int, private: Vectors) -> None:
         """Continue from private state, one row per agent, which may change in place."""
-        self._private, self._models = PrivateState(dict(private)), None
+        self.settle(accepted)
+        self._private, self._models = PrivateState.of(private, self._memory), None
 
     def private(self, accepted: int) -> Vectors:
-        """Return the private state of all agents, one row each, without a copy."""
+        """Return the private state of all agents, one row each, without a copy if possible."""
         self.settle(accepted)
         return self._private.all_rows()
+
+    def snapshot(self, accepted: int) -> dict[str, NDArray[Any]]:
+        """Return what `load_snapshot` needs: the private state of agents that have started."""
+        self.settle(accepted)
+        averaged = {} if self._averaged is None else {AVERAGED: self._averaged}
+        return {**self._private.started(), **averaged}
+
+    def load_snapshot(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what `snapshot` returned, in a range that has started."""
+        vectors = dict(snapshot)
+        self._averaged = vectors.pop(AVERAGED, None)
+        self._private.load_started(vectors)
 
     def back_up(self, accepted: int) -> None:
         """Copy the private state, for `restore`."""
@@ -297,6 +327,7 @@ class AgentRange:
             self._models = None
         for _, pending in done.accepted:
             self._workspace.release(*pending.values())
+        self._private.end_round()
 
     def _local(self, call: RoundCall, group: list[int], steps: int) -> _GroupUpdates:
         """Return the updates of a group, with their agents, and the refusals of the others."""
@@ -380,6 +411,21 @@ class AgentRange:
             return np.array(np.broadcast_to(own, shape), order="C")
         return own
 
+    def average_models(self, accepted: int, server: Vectors, number: int) -> None:
+        """Include the models in their mean over rounds, of which they are the last of a number."""
+        models, mean = self.models(accepted, server), self._averaged
+        self._averaged = models if mean is None else mean + (models - mean) / number
+
+    def averaged_models(self, accepted: int) -> Float64Array:
+        """Return the means over rounds of all models."""
+        if self._averaged is None:
+            raise RuntimeError("AgentRange.averaged_models: average_models must be called first.")
+        return self._averaged
+
+    def load_averaged_models(self, accepted: int, models: Float64Array) -> None:
+        """Continue from means over rounds."""
+        self._averaged = models
+
     def model_sums(self, accepted: int, server: Vectors) -> PartialSums:
         """Return the sums of the models, which are kept for `metrics` if they are not too large."""
         self.settle(accepted)
@@ -392,6 +438,21 @@ class AgentRange:
             for span in self._spans(max(1, MAX_GROUP_ENTRIES // self.n)):
                 models = self._models_of(server, span)
                 sums.add(np.arange(span.start, span.stop), {"models": models})
+        return sums.partial_sums()
+
+    def sums_of(self, accepted: int, server: Vectors, function: Summand) -> PartialSums:
+        """Return the sums of the rows that a function of an agent and its model computes."""
+        self.settle(accepted)
+        sums = TreeSums(*self._sums_range)
+
+        def rows_of(span: slice) -> Float64Array:
+            agents = self.plan.agents(span)
+            models = self._models_of(server, span, agents)
+            return np.stack([function(*pair) for pair in zip(agents, models, strict=True)])
+
+        spans = self._spans(max(1, MAX_GROUP_ENTRIES // self.n))
+        for span, rows in zip(spans, self._map(rows_of, spans), strict=True):
+            sums.add(np.arange(span.start, span.stop), {"row": rows})
         return sums.partial_sums()
 
     def metrics(
@@ -425,7 +486,7 @@ class AgentRange:
         kept = self._models[1] if self._models and self._models[0] == accepted else None
         width = max(1, MAX_GROUP_ENTRIES // 2 // self.n) if stacked or self.plan.is_lazy else 1
         if stacked:
-            width = -(-width // CHUNK) * CHUNK
+            width = -(-width // self._chunk) * self._chunk
             if self.plan.stack is None and not self.plan.is_lazy:
                 self.plan.stack = Stack.build(
                     [self.plan.agent(i).loss for i in range(self.first, self.stop)]
@@ -473,7 +534,7 @@ class AgentRange:
         """Return the losses of some agents at the centre."""
         if stack is None:
             return [agent.loss.value(center) for agent in agents]
-        spans = chunks(span, CHUNK)
+        spans = chunks(span, self._chunk)
         first = self.first
         return np.concatenate(
             [stack.values(center, slice(each.start - first, each.stop - first)) for each in spans]
@@ -490,8 +551,38 @@ class AgentRange:
         return chunks(slice(self.first, self.stop), width)
 
 
+Summand = Callable[[Agent, Float64Array], Float64Array]
+"""A function that returns a row of numbers, given an agent and its model."""
+
 _GroupUpdates = tuple[list[tuple[list[int], Update]], list[Refusal]]
 """Updates with the positions of their agents, and refusals."""
+
+
+def chunk_size(m: int) -> int:
+    """Return the number of agents whose losses are evaluated together, of m.
+
+    Ranges begin at multiples of it, so that the bits of these losses do not depend on the ranges.
+
+    Examples
+    --------
+    >>> chunk_size(4), chunk_size(100), chunk_size(10**6)
+    (1, 4, 64)
+    """
+    return min(MAX_CHUNK, 1 << max(0, (m // 16).bit_length() - 1))
+
+
+def range_edges(m: int, ranges: int) -> list[int]:
+    """Return the first position of every range, and m: about as many ranges as asked for.
+
+    Examples
+    --------
+    >>> range_edges(1000, 3)
+    [0, 320, 672, 1000]
+    """
+    width = chunk_size(m)
+    number = -(-m // width)  # chunks
+    ranges = min(ranges, number)
+    return [*(number * k // ranges * width for k in range(ranges)), m]
 
 
 def chunks(span: slice, width: int) -> list[slice]:

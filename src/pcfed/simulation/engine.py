@@ -9,10 +9,10 @@ commit theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from pcfed.algorithms import Algorithm, RoundInfo, Sums, Vectors
 from pcfed.algorithms.grid import Grid, Integers, add_integers
 from pcfed.arrays import Float64Array
 from pcfed.problem import Problem
-from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall
+from pcfed.simulation.agent_range import RangeSums, RoundCall, Summand
 from pcfed.simulation.plan import Plan
+from pcfed.simulation.ranges import Ranges, joined, joined_rows
 from pcfed.simulation.result import Metrics, Record, Refusal, State
 from pcfed.tree_sums import PartialSums, combined_totals, tree_mean
 
@@ -47,70 +48,6 @@ class RoundOutcome:
     bytes_up: int
     bytes_down: int
     round_info: RoundInfo
-
-
-class Ranges(Protocol):
-    """The ranges of a problem, in this process or in others, in the order of their positions."""
-
-    @property
-    def edges(self) -> Sequence[int]:
-        """The first position of every range, and the number of agents."""
-
-    def start(self, x0: Float64Array) -> None:
-        """Start all agents from one vector."""
-
-    def load(self, state: State) -> None:
-        """Continue from the private vectors of a state."""
-
-    def call(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
-        """Call a method of every `AgentRange`; return the results in order."""
-
-    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
-        """Run a round: one call for every range."""
-
-    def private(self, accepted: int) -> Mapping[str, Any]:
-        """Return the private vectors of all agents, one row each."""
-
-    def close(self) -> None:
-        """Free everything."""
-
-
-class LocalRanges:
-    """All agents in this process: one range.
-
-    Parameters
-    ----------
-    agents : AgentRange
-        The range of all agents.
-    """
-
-    def __init__(self, agents: AgentRange) -> None:
-        self._range = agents
-        self.edges = (0, agents.stop)
-
-    def start(self, x0: Float64Array) -> None:
-        """Start all agents from one vector."""
-        self._range.start(x0)
-
-    def load(self, state: State) -> None:
-        """Continue from the private vectors of a state, which change in place."""
-        self._range.load(state.private)
-
-    def call(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
-        """Call a method of the range."""
-        return [getattr(self._range, method)(*arguments, **options)]
-
-    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
-        """Run a round."""
-        return [self._range.play(accepted, call) for call in calls]
-
-    def private(self, accepted: int) -> Vectors:
-        """Return the private vectors of all agents, without a copy."""
-        return self._range.private(accepted)
-
-    def close(self) -> None:
-        """End the threads."""
-        self._range.close()
 
 
 class Engine:
@@ -160,21 +97,31 @@ class Engine:
     def start(self, x0: Float64Array) -> None:
         """Start from one vector for all agents."""
         self.round, self.server = 0, self.algorithm.start(x0[None])[0]
-        self._ranges.start(x0)
+        self._ranges.change("start", self._accepted, [(x0,)] * self._num_ranges)
 
     def load(self, state: State) -> None:
         """Continue from a state, whose private arrays may change in place."""
         self.round, self.server = state.round, state.server
-        self._ranges.load(state)
+        spans = [slice(*each) for each in pairwise(self._ranges.edges)]
+        parts = [(state.private_of(span),) for span in spans]
+        self._ranges.change("load", self._accepted, parts)
 
     @property
     def state(self) -> State:
         """The state after the last round."""
-        private = self._ranges.private(self._accepted)
+        private = joined(self._call("private"), self._ranges.edges)
         return State(self.algorithm.state_kind, self.round, self.server, private)
 
-    def _call(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
-        """Call a method of all ranges."""
+    @property
+    def _num_ranges(self) -> int:
+        return len(self._ranges.edges) - 1
+
+    def _change(self, method: str) -> None:
+        """Call a method of all ranges that changes their state, without arguments."""
+        self._ranges.change(method, self._accepted, [()] * self._num_ranges)
+
+    def _call(self, method: str, *arguments: Any, **options: Any) -> Iterator[Any]:
+        """Call a method of all ranges that changes no state; return the results in order."""
         return self._ranges.call(method, self._accepted, *arguments, **options)
 
     def free(self) -> None:
@@ -237,27 +184,44 @@ class Engine:
     def iterate(self, index: int, steps: int) -> tuple[Float64Array, Float64Array]:
         """Return models and centre inside the next round, after some local steps."""
         before = self.round, self.server, self._accepted
-        self._call("back_up")
+        self._change("back_up")
         if steps:
             m = self.problem.m  # refusals count in the whole round only
             self.run_round(index, max_refusals=m, max_steps=steps)
         found = self.models(), self.center()
-        self._call("restore")
+        self._change("restore")
         self.round, self.server, self._accepted = before
         return found
 
     # -- models and metrics -------------------------------------------------------------------
 
     def models(self) -> Float64Array:
-        """Return all models, one row per agent, in a new array."""
-        parts = self._call("models", self.server)
-        is_new = len(parts) == 1 and parts[0].flags.writeable
-        return np.asarray(parts[0]) if is_new else np.concatenate(parts)
+        """Return all models, one row per agent, in a new array; a large one is memory-mapped."""
+        return joined_rows(self._call("models", self.server), self._ranges.edges)
+
+    def average_models(self, number: int) -> None:
+        """Include the models in their mean over rounds, of which they are the last of a number."""
+        arguments = [(self.server, number)] * self._num_ranges
+        self._ranges.change("average_models", self._accepted, arguments)
+
+    def averaged_models(self) -> Float64Array:
+        """Return the means over rounds of all models."""
+        return joined_rows(self._call("averaged_models"), self._ranges.edges)
+
+    def load_averaged_models(self, models: Float64Array) -> None:
+        """Continue from means over rounds."""
+        parts = [(models[slice(*each)],) for each in pairwise(self._ranges.edges)]
+        self._ranges.change("load_averaged_models", self._accepted, parts)
 
     def _mean_model(self) -> Float64Array:
         """Return the mean of all models."""
-        parts: list[PartialSums] = self._call("model_sums", self.server)
+        parts: Iterator[PartialSums] = self._call("model_sums", self.server)
         return np.asarray(combined_totals(parts)["models"] / self.problem.m)
+
+    def sum_over_agents(self, function: Summand) -> Float64Array:
+        """Return the sum over agents of the rows that a function of agent and model computes."""
+        parts: Iterator[PartialSums] = self._call("sums_of", self.server, function)
+        return combined_totals(parts)["row"]
 
     def average(self) -> Float64Array:
         """Return the population average."""
@@ -273,7 +237,7 @@ class Engine:
 
     def refuse_infinite(self, record: Record) -> list[Refusal]:
         """Return the agents whose loss is not finite, where the objective of a record is not."""
-        losses = np.concatenate(self._call("losses", self.center()))
+        losses = np.concatenate(list(self._call("losses", self.center())))
         with np.errstate(over="ignore", invalid="ignore"):
             infinite = ~np.isfinite(losses + record.distance**2)
         infinite |= not infinite.any()  # each of them is finite, but not their sum
@@ -285,7 +249,7 @@ class Engine:
         own = self.algorithm.average(self.server) is None
         center, stacked = self.center(), self.plan.is_stacked
         parts = self._call("metrics", self.server, center, project=own, stacked=stacked)
-        columns = np.concatenate(parts, axis=1)
+        columns = np.concatenate(list(parts), axis=1)
         infeasibility, distance, test_loss, test_accuracy, own_losses, losses = columns[:6]
         coupling, theta = columns[6:]
         with np.errstate(over="ignore", invalid="ignore"):  # the status of the run reports it

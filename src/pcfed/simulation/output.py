@@ -51,20 +51,22 @@ class OutputIterate(Hook):
         """Include the models of a round in the mean."""
         if self.output == "average":
             self._averaged_rounds += 1
-            models = self._engine.models()
-            mean = models if self._kept is None else self._kept
-            self._kept = mean + (models - mean) / self._averaged_rounds
+            self._engine.average_models(self._averaged_rounds)
             center = self._engine.center()
             mean = center if self._kept_center is None else self._kept_center
             self._kept_center = mean + (center - mean) / self._averaged_rounds
 
     def models(self) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return the models, their average and the centre; the last ones if none were kept."""
-        engine = self._engine
-        if self._kept is None or self._kept_center is None:
+        engine, kept = self._engine, self._kept_models()
+        if kept is None or self._kept_center is None:
             return engine.models(), engine.average(), engine.center()
-        average = tree_mean(self._kept)
-        return self._kept, average, self._kept_center if self._has_free_center else average
+        average = tree_mean(kept)
+        return kept, average, self._kept_center if self._has_free_center else average
+
+    def _kept_models(self) -> Float64Array | None:
+        """Return the iterate K*, or the means over rounds, which the ranges of agents have."""
+        return self._engine.averaged_models() if self._averaged_rounds else self._kept
 
     @property
     def _has_free_center(self) -> bool:
@@ -72,16 +74,21 @@ class OutputIterate(Hook):
 
     def state_dict(self) -> dict[str, Array]:
         """Return what a resumed run needs."""
-        if self._kept is None or self._kept_center is None:
+        kept = self._kept_models()
+        if kept is None or self._kept_center is None:
             return {}
-        state = {"taken": self._kept, "rounds": np.array(float(self._averaged_rounds))}
+        state = {"taken": kept, "rounds": np.array(float(self._averaged_rounds))}
         return {**state, "center": self._kept_center} if self._has_free_center else state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Restore what `state_dict` returned."""
         if state:
             problem = self._engine.problem
-            self._kept = problem.as_models("run: the checkpoint's models", state["taken"])
-            center = state.get("center", tree_mean(self._kept))
+            kept = problem.as_models("run: the checkpoint's models", state["taken"])
+            center = state.get("center", tree_mean(kept))
             self._kept_center = problem.as_models("run: the checkpoint's center", center)[0]
             self._averaged_rounds = int(state["rounds"])
+            if self._averaged_rounds:
+                self._engine.load_averaged_models(kept)
+            else:
+                self._kept = kept

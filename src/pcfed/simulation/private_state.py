@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import mmap
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.algorithms import Vectors
 from pcfed.arrays import Array
+from pcfed.errors import short_repr
+from pcfed.storage.saved import PathLike
+from pcfed.validation import is_path
 
 Rows = slice | Sequence[int]
 """Rows of the range, counted from its first agent."""
@@ -16,81 +24,161 @@ Rows = slice | Sequence[int]
 START_ROWS = 1024
 """Rows that are started together where all of them are needed."""
 
+StateDtype = Literal["float64", "float32"]
+
+STARTED = "started"
+"""The name of the numbers of the rows in a snapshot."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    r"""How the agents' private state is kept: ``run(..., memory=Memory("float32"))``.
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32"}
+        float32 halves the memory of private state. A vector $w$ of an agent is then rounded in
+        every round in which it takes part, by at most $2^{-24} \|w\|$, and differs by so much more
+        from the sum of what the agent has sent. The server's state is always float64.
+    folder : path, optional
+        Keep private state in files in this folder, without names, and only the rows of a round in
+        memory. For more agents than fit into memory, of which few take part in a round.
+
+    Examples
+    --------
+    >>> Memory("float32")
+    Memory(dtype='float32', folder=None)
+    """
+
+    dtype: StateDtype = "float64"
+    folder: PathLike | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(StateDtype):
+            raise ValueError(
+                f"Memory: dtype must be one of {get_args(StateDtype)}, got "
+                f"{short_repr(self.dtype)}; choose one."
+            )
+        if self.folder is not None:
+            is_path("Memory: folder", self.folder)
+            if not Path(self.folder).is_dir():
+                raise ValueError(
+                    f"Memory: folder must be an existing folder, got {short_repr(self.folder)}; "
+                    "create it, or give another one."
+                )
+
+
+IN_MEMORY = Memory()
+
 
 class PrivateState:
     """The private state of agents, of which some may not have started yet.
 
     Parameters
     ----------
-    arrays : mapping of str to Array
-        The vectors by name, one row per agent.
+    layout : mapping of str to Array
+        Arrays of any number of rows, for the names and the shapes of rows.
+    size : int
+        Number of agents.
+    memory : Memory
+        How it is kept.
     start : callable, optional
         Returns the vectors with which some rows start. If it is given, rows start when they are
         first read; until then their memory is not used.
     """
 
     def __init__(
-        self, arrays: dict[str, Array], start: Callable[[Rows], Vectors] | None = None
+        self,
+        layout: Vectors,
+        size: int,
+        memory: Memory = IN_MEMORY,
+        start: Callable[[Rows], Vectors] | None = None,
     ) -> None:
-        self._arrays, self._start = arrays, start
-        size = len(next(iter(arrays.values()))) if arrays else 0
-        self._started: NDArray[np.bool_] | None = np.zeros(size, np.bool_) if start else None
+        self._memory, self._size, self._start = memory, size, start
+        self._files: list[mmap.mmap] = []
+        self._arrays = {name: self._zeros((size, *rows.shape[1:])) for name, rows in layout.items()}
+        is_lazy = start is not None and bool(layout)
+        self._started: NDArray[np.bool_] | None = np.zeros(size, np.bool_) if is_lazy else None
 
     @classmethod
-    def start(
-        cls, layout: Vectors, size: int, start: Callable[[Rows], Vectors], *, lazy: bool
-    ) -> PrivateState:
-        """Return the state in which agents start.
-
-        Parameters
-        ----------
-        layout : Vectors
-            Vectors with one row, for their names and shapes.
-        size : int
-            Number of agents.
-        start : callable
-            Returns the vectors with which some rows start.
-        lazy : bool
-            Whether rows start when they are first read.
-        """
-        # The system provides pages of zeros when they are first written.
-        arrays = {name: np.zeros((size, *row.shape[1:])) for name, row in layout.items()}
-        state = cls(arrays, start if arrays and lazy else None)
-        if arrays and not lazy:
-            for name, rows in start(slice(0, size)).items():
-                arrays[name][...] = rows
+    def of(cls, arrays: Vectors, memory: Memory = IN_MEMORY) -> PrivateState:
+        """Return the state with these arrays, which change in place if that is possible."""
+        size = len(next(iter(arrays.values()))) if arrays else 0
+        if memory == IN_MEMORY and all(rows.flags.writeable for rows in arrays.values()):
+            state = cls({}, size)
+            state._arrays = dict(arrays)
+            return state
+        state = cls(arrays, size, memory)
+        state.write(slice(0, size), arrays)
         return state
 
-    def rows(self, index: Rows) -> dict[str, Array]:
-        """Return some rows; a slice gives views."""
-        self._start_missing(index)
-        return {name: vectors[index] for name, vectors in self._arrays.items()}
+    def _zeros(self, shape: tuple[int, ...]) -> Array:
+        """Return an array of zeros, whose memory the system provides when it is written."""
+        if self._memory.folder is None or 0 in shape:
+            return np.zeros(shape, self._memory.dtype)
+        with tempfile.TemporaryFile(dir=self._memory.folder) as file:
+            file.truncate(int(np.prod(shape)) * np.dtype(self._memory.dtype).itemsize)
+            self._files.append(mmap.mmap(file.fileno(), 0))
+        return np.frombuffer(self._files[-1], self._memory.dtype).reshape(shape)
 
-    def write(self, index: Rows, new: Vectors, old: Vectors) -> None:
-        """Replace rows by new ones, given what `rows` returned, which may have changed in place."""
+    def rows(self, index: Rows) -> dict[str, Array]:
+        """Return some rows in float64; a slice gives views if they are kept so."""
+        self._start_missing(index)
+        return {
+            name: vectors[index].astype(np.float64, copy=False)
+            for name, vectors in self._arrays.items()
+        }
+
+    def write(self, index: Rows, new: Vectors, old: Vectors | None = None) -> None:
+        """Replace rows, given what `rows` returned before, which may have changed in place."""
         for name, vectors in new.items():
-            if vectors is not old[name] or not isinstance(index, slice):
-                self._arrays[name][index] = vectors
+            kept = self._arrays[name]
+            is_view = isinstance(index, slice) and kept.dtype == np.float64
+            if old is None or vectors is not old[name] or not is_view:
+                kept[index] = vectors
+
+    def end_round(self) -> None:
+        """Let the system reclaim the memory of rows that are kept in files."""
+        for file in self._files:
+            file.madvise(mmap.MADV_DONTNEED)
+
+    def start_all(self) -> None:
+        """Start all rows."""
+        for first in range(0, self._size, START_ROWS):
+            self._start_missing(slice(first, min(first + START_ROWS, self._size)))
+            self.end_round()
 
     def all_rows(self) -> dict[str, Array]:
-        """Return the arrays themselves."""
-        if self._started is not None:
-            for first in range(0, len(self._started), START_ROWS):
-                self._start_missing(slice(first, min(first + START_ROWS, len(self._started))))
-        return self._arrays
+        """Return all rows in float64; they are the state itself if it is kept so."""
+        self.start_all()
+        return self.rows(slice(0, self._size))
 
     def copy(self) -> PrivateState:
         """Return a state that shares no array with this one."""
-        other = PrivateState({name: each.copy() for name, each in self._arrays.items()})
-        other._start = self._start
-        other._started = None if self._started is None else self._started.copy()
+        other = PrivateState(self._arrays, self._size, self._memory, self._start)
+        other.load_started(self.started())
         return other
+
+    def started(self) -> dict[str, NDArray[Any]]:
+        """Return a copy of the rows that have started, and their numbers as ``STARTED``."""
+        some = np.arange(self._size) if self._started is None else np.flatnonzero(self._started)
+        return {STARTED: some, **{name: rows[some] for name, rows in self._arrays.items()}}
+
+    def load_started(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Replace rows by what `started` returned."""
+        vectors = dict(snapshot)
+        some = vectors.pop(STARTED)
+        for name, rows in vectors.items():
+            self._arrays[name][some] = rows
+        if self._started is not None:
+            self._started[:] = False
+            self._started[some] = True
 
     def _start_missing(self, index: Rows) -> None:
         """Start the rows that have not started yet."""
         if self._started is None or self._start is None:
             return
-        missing = np.arange(len(self._started))[index]
+        missing = np.arange(self._size)[index]
         missing = missing[~self._started[missing]]
         if missing.size:
             for name, vectors in self._start(missing.tolist()).items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pcfed.arrays import Float64Array
 from pcfed.problem import Problem
+from pcfed.simulation.agent_range import Summand
 from pcfed.simulation.engine import Engine, RoundOutcome
 from pcfed.simulation.recorder import RunRecorder
 from pcfed.simulation.result import Record, Result, Status
@@ -44,6 +45,17 @@ class Evaluation:
     def center(self) -> Float64Array:
         """The centre to which the models are coupled: their average, unless it is free."""
         return self._engine.center()
+
+    def sum_over_agents(self, function: Summand) -> Float64Array:
+        """Return the sum over agents of the numbers that a function computes, wherever they are.
+
+        Parameters
+        ----------
+        function : callable
+            Returns a row of numbers, given an agent and its model. On a cluster, it must be one
+            that can be pickled.
+        """
+        return self._engine.sum_over_agents(function)
 
 
 def rounds_text(number: int) -> str:

@@ -1,4 +1,4 @@
-"""`run`: train the agents of a problem together, in this process."""
+"""`run`: train the agents of a problem together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pcfed.sampling import Purpose, Sampling, random_stream
 from pcfed.sets import SetRows
 from pcfed.simulation.agent_range import AgentRange
 from pcfed.simulation.checkpoint import Checkpoint, CheckpointFiles, Checkpointing, probe_of
-from pcfed.simulation.engine import Engine, LocalRanges, Ranges
+from pcfed.simulation.engine import Engine
 from pcfed.simulation.hooks import (
     CallbackHook,
     CheckpointHook,
@@ -36,7 +36,10 @@ from pcfed.simulation.hooks import (
 from pcfed.simulation.interrupt import PendingSignal, deferred_signals
 from pcfed.simulation.output import Output, OutputIterate
 from pcfed.simulation.plan import Batch, LocalSteps, Participation, Plan
+from pcfed.simulation.private_state import IN_MEMORY, Memory
 from pcfed.simulation.progress import ProgressLine
+from pcfed.simulation.ranges import LocalRanges, Ranges
+from pcfed.simulation.ray_ranges import Ray, RayRanges
 from pcfed.simulation.recorder import RunRecorder
 from pcfed.simulation.result import Result, State
 from pcfed.simulation.runner import Evaluation, Hook, Runner
@@ -97,8 +100,10 @@ def run(
     checkpoint: PathLike | Checkpointing | None = None,
     journal: PathLike | None = None,
     workers: Workers = "auto",
+    backend: Ray | None = None,
+    memory: Memory = IN_MEMORY,
 ) -> Result:
-    r"""Train the agents of a problem together, in this process.
+    r"""Train the agents of a problem together, in this process or on a cluster.
 
     Parameters
     ----------
@@ -150,7 +155,12 @@ def run(
     workers : int or "auto"
         Number of threads over which agents are spread; it does not change the results. ``"auto"``
         is the number of cores, and 1 for small problems and for losses and sets of your own. Each
-        has one BLAS thread (if threadpoolctl is installed: ``pcfed[fast]``).
+        has one BLAS thread (if threadpoolctl is installed: ``pcfed[fast]``). With a backend, the
+        number of every actor, 1 by default.
+    backend : Ray, optional
+        Run the agents in the actors of a Ray cluster (``pcfed[ray]``), with the same results.
+    memory : Memory
+        How the agents' private state is kept: in float64 or float32, in memory or in files.
 
     Returns
     -------
@@ -170,7 +180,7 @@ def run(
     >>> np.abs(result.models).sum(axis=1).round(1)
     array([1.2, 5.1])
     """
-    _check_objects(problem, algorithm, refusals)
+    _check_objects(problem, algorithm, refusals, backend, memory)
     _check_arguments(rounds, eval_every, output, stop, callbacks, progress)
     with one_blas_thread(), ExitStack() as stack:
         plan = Plan(
@@ -187,7 +197,9 @@ def run(
         indices = range(first, first + rounds)
         algorithm = algorithm.resolved(problem, plan.run_info(indices))
         integers = None if grid is None else Grid(check_step("run: grid", grid), problem.m)
-        ranges = _ranges(problem, plan, algorithm, workers, refusals.norm_limit, integers)
+        limit = refusals.norm_limit
+        place = problem, plan, algorithm, backend, workers
+        ranges = _ranges(*place, norm_limit=limit, grid=integers, memory=memory)
         engine = stack.enter_context(Engine(problem, algorithm, plan, ranges, integers))
         storage = _Storage(engine, output, rounds, checkpoint, journal, stack)
         saved = storage.saved
@@ -215,23 +227,49 @@ def _ranges(
     problem: Problem,
     plan: Plan,
     algorithm: Algorithm,
+    backend: Ray | None,
     workers: Workers,
+    *,
     norm_limit: float | None,
     grid: Grid | None,
+    memory: Memory,
 ) -> Ranges:
     """Return the agents with their private state."""
-    threads = num_workers(workers, problem, plan)
+    if backend is not None:
+        threads = 1 if workers == "auto" else count("run: workers", workers)
+        return RayRanges(
+            *(backend, problem, plan, algorithm),
+            workers=threads,
+            norm_limit=norm_limit,
+            grid=grid,
+            memory=memory,
+        )
     return LocalRanges(
-        AgentRange(plan.local, algorithm, workers=threads, norm_limit=norm_limit, grid=grid)
+        [
+            AgentRange(
+                plan.local,
+                algorithm,
+                problem.m,
+                workers=num_workers(workers, problem, plan),
+                norm_limit=norm_limit,
+                grid=grid,
+                memory=memory,
+            )
+        ]
     )
 
 
-def _check_objects(problem: object, algorithm: object, refusals: object) -> None:
+def _check_objects(
+    problem: object, algorithm: object, refusals: object, backend: object, memory: object
+) -> None:
     """Raise a ValueError for arguments of another type, for example because two were swapped."""
     order = "call run(problem, algorithm, rounds=100)"
     instance("run: problem", problem, Problem, order)
     instance("run: algorithm", algorithm, Algorithm, f"{order}, for example with PCFedSplit()")
     instance("run: refusals", refusals, RefusalPolicy, "give one such as RefusalPolicy(10)")
+    if backend is not None:
+        instance("run: backend", backend, Ray, "give one such as Ray(actors=8)")
+    instance("run: memory", memory, Memory, 'give one such as Memory("float32")')
 
 
 def _check_arguments(

@@ -1,0 +1,98 @@
+"""All ranges of a problem together, wherever they are, and those of one process.
+
+`pcfed.simulation.ray_ranges` has those in the actors of a Ray cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from pcfed.arrays import Array, Float64Array, large_empty
+from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall
+
+
+class Ranges(Protocol):
+    """The ranges of a problem, in the order of their positions.
+
+    ``accepted`` is the index of the last round that was aggregated.
+    """
+
+    @property
+    def edges(self) -> Sequence[int]:
+        """The first position of every range, and the number of agents."""
+
+    def call(self, method: str, accepted: int, *arguments: Any, **options: Any) -> Iterator[Any]:
+        """Call a method of every `AgentRange` that does not change its state.
+
+        Results are in order, and may be computed when they are read.
+        """
+
+    def change(self, method: str, accepted: int, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Call a method that changes the state, with arguments for every range."""
+
+    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+        """Run a round: one call for every range."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class LocalRanges:
+    """Ranges in this process, of which there is usually one.
+
+    Parameters
+    ----------
+    ranges : sequence of AgentRange
+        The ranges, in order.
+    """
+
+    def __init__(self, ranges: Sequence[AgentRange]) -> None:
+        self._ranges = tuple(ranges)
+        self.edges = (0, *(each.stop for each in ranges))
+
+    def call(self, method: str, accepted: int, *arguments: Any, **options: Any) -> Iterator[Any]:
+        """Call a method of every range that does not change its state."""
+        functions = [getattr(each, method) for each in self._ranges]
+        return iter([function(accepted, *arguments, **options) for function in functions])
+
+    def change(self, method: str, accepted: int, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Call a method that changes the state, with arguments for every range."""
+        for each, own in zip(self._ranges, arguments, strict=True):
+            getattr(each, method)(accepted, *own)
+
+    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+        """Run a round: one call for every range."""
+        pairs = zip(self._ranges, calls, strict=True)
+        return [each.play(accepted, call) for each, call in pairs]
+
+    def close(self) -> None:
+        """End the threads."""
+        for each in self._ranges:
+            each.close()
+
+
+def joined(parts: Iterable[Mapping[str, Array]], edges: Sequence[int]) -> dict[str, Array]:
+    """Return named rows of all agents, given those of every range in order.
+
+    Those of a single range are returned as they are; large ones are memory-mapped
+    (`pcfed.arrays.large_empty`).
+    """
+    whole: dict[str, Array] = {}
+    for (first, stop), part in zip(pairwise(edges), parts, strict=True):
+        if len(edges) == 2:
+            return dict(part)
+        for name, rows in part.items():
+            if first == 0:
+                whole[name] = large_empty((edges[-1], *rows.shape[1:]), rows.dtype)
+            whole[name][first:stop] = rows
+    return whole
+
+
+def joined_rows(parts: Iterable[Float64Array], edges: Sequence[int]) -> Float64Array:
+    """Return one row per agent, given those of every range in order; see `joined`."""
+    rows = joined(({"": np.asarray(part)} for part in parts), edges)[""]
+    return rows.astype(np.float64, copy=False)

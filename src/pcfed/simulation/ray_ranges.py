@@ -1,0 +1,448 @@
+"""Ranges of agents as actors of a Ray cluster.
+
+An actor owns the data, the sets and the private state of a range of agents, and answers the calls
+of the driver with sums. The driver keeps a snapshot of every range's state, and the calls since
+then. If an actor dies, another one begins with the snapshot and repeats these calls: random streams
+belong to (seed, agent, round), so that it arrives at the same bits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcfed.algorithms import Algorithm, Vectors
+from pcfed.algorithms.grid import Grid
+from pcfed.errors import one_line
+from pcfed.extras import require
+from pcfed.problem import Agent, Problem
+from pcfed.sampling import Sampling
+from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall, range_edges
+from pcfed.simulation.plan import Batch, LocalPlan, Plan
+from pcfed.simulation.private_state import Memory
+from pcfed.simulation.threads import one_blas_thread
+from pcfed.storage.archive import load_arrays, save_arrays
+from pcfed.storage.saved import PathLike
+from pcfed.tree_sums import PartialSums
+from pcfed.validation import count, is_path, positive
+
+MAX_RESTARTS = 3
+"""How often an actor is started again for one call."""
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Run agents in the actors of a Ray cluster: ``run(..., backend=Ray(actors=8))``.
+
+    Results have the same bits as in one process, for any number of actors.
+
+    Parameters
+    ----------
+    address : str, optional
+        The address of a running cluster, or ``"auto"`` for the one that this machine belongs to; by
+        default a cluster is started on this machine and stopped after the run.
+    actors : int, optional
+        Number of actors; by default as many as the cluster has processors, divided by the number of
+        threads of each (``run(..., workers=1)``).
+    folder : path, optional
+        A folder that all machines see, for snapshots of private state. By default they are in the
+        object store of Ray, with a copy on another machine.
+    snapshot_every : int
+        Rounds between two snapshots. If an actor dies, at most so many of its rounds are repeated.
+    deadline : float, optional
+        Seconds after which the agents of an actor that has not answered count as absent. By default
+        rounds wait for all actors, and results do not depend on their speed.
+
+    Examples
+    --------
+    >>> Ray(actors=8)
+    Ray(address=None, actors=8, folder=None, snapshot_every=10, deadline=None)
+    """
+
+    address: str | None = None
+    actors: int | None = None
+    folder: PathLike | None = None
+    snapshot_every: int = 10
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.address is not None and not isinstance(self.address, str):
+            raise ValueError(
+                f'Ray: address must be a text, got {self.address!r}; give "auto" or leave it out.'
+            )
+        if self.actors is not None:
+            count("Ray: actors", self.actors)
+        if self.folder is not None:
+            is_path("Ray: folder", self.folder)
+        count("Ray: snapshot_every", self.snapshot_every)
+        if self.deadline is not None:
+            positive("Ray: deadline", self.deadline)
+        require("pcfed.Ray", "ray", "ray")
+
+
+@dataclass(frozen=True, eq=False)
+class RangeSettings:
+    """What an actor needs to make its range: the arguments of `LocalPlan` and `AgentRange`."""
+
+    agents: Sequence[Agent]
+    first: int
+    m: int
+    batch: Batch
+    sampling: Sampling
+    seed: int
+    algorithm: Algorithm
+    workers: int
+    norm_limit: float | None
+    grid: Grid | None
+    memory: Memory
+
+    def build(self) -> AgentRange:
+        """Return the range."""
+        return AgentRange(
+            LocalPlan(
+                *(self.agents, self.first),
+                batch=self.batch,
+                sampling=self.sampling,
+                seed=self.seed,
+            ),
+            self.algorithm,
+            self.m,
+            workers=self.workers,
+            norm_limit=self.norm_limit,
+            grid=self.grid,
+            memory=self.memory,
+        )
+
+
+Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
+"""The name of a method of `AgentRange`, and its arguments."""
+
+Snapshot = Mapping[str, NDArray[Any]] | str
+"""The state of a range, or the file that has it."""
+
+
+class RangeActor:
+    """A range in a process of its own."""
+
+    def __init__(self, settings: RangeSettings) -> None:
+        self._settings = settings
+        self._kept: dict[int, Snapshot] = {}
+        one_blas_thread().__enter__()
+
+    @cached_property
+    def _range(self) -> AgentRange:
+        """The range; it is made in the first call, so that the driver receives its errors."""
+        return self._settings.build()
+
+    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of the range."""
+        return getattr(self._range, method)(*arguments, **options)
+
+    def play(self, accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
+        """Run a round; the server's state is an argument of its own, which machines share."""
+        return self._range.play(accepted, replace(call, server=server))
+
+    def snapshot(self, accepted: int, path: str | None) -> tuple[bool, Snapshot]:
+        """Return the state of the range, or write it to a file and return its path."""
+        vectors = self._range.snapshot(accepted)
+        if path is None:
+            return True, vectors
+        save_arrays(Path(path), {}, vectors)
+        return True, path
+
+    def recover(self, start: Call, snapshot: Snapshot | None, calls: Sequence[Call]) -> Any:
+        """Start, continue from a snapshot, and repeat calls; return the result of the last."""
+        if isinstance(snapshot, str):
+            snapshot = load_arrays(Path(snapshot))[1]
+        result = self.call(start[0], *start[1], **start[2])
+        if snapshot is not None:
+            self._range.load_snapshot(snapshot)
+        for method, arguments, options in calls:
+            result = self.call(method, *arguments, **options)
+        return result
+
+    def keep(self, k: int, snapshot: Snapshot) -> None:
+        """Keep a copy of the snapshot of another range on this machine."""
+        self._kept[k] = snapshot
+
+    def node(self) -> str:
+        """Return the id of the machine that this actor runs on."""
+        ray: Any = import_module("ray")
+        return str(ray.get_runtime_context().get_node_id())
+
+
+class RayRanges:
+    """The ranges of a problem as actors; see `pcfed.simulation.ranges.Ranges`.
+
+    Parameters
+    ----------
+    backend : Ray
+        The cluster.
+    problem : Problem
+        The agents.
+    plan, algorithm, workers, norm_limit, grid, memory
+        As for `AgentRange`.
+    """
+
+    def __init__(
+        self,
+        backend: Ray,
+        problem: Problem,
+        plan: Plan,
+        algorithm: Algorithm,
+        *,
+        workers: int,
+        norm_limit: float | None,
+        grid: Grid | None,
+        memory: Memory,
+    ) -> None:
+        ray: Any = import_module("ray")
+        self._ray, self._backend = ray, backend
+        self._has_connected = _connect(backend)
+        processors = int(ray.cluster_resources().get("CPU", 1))
+        self.edges = range_edges(problem.m, backend.actors or max(1, processors // workers))
+        number = len(self.edges) - 1
+        # More actors than processors are fine, but Ray would wait for processors to become free.
+        self._processors = workers if number * workers <= processors else 0
+        self._settings = [
+            ray.put(
+                RangeSettings(
+                    agents=problem.agents[first:stop],
+                    first=first,
+                    m=problem.m,
+                    batch=plan.batch,
+                    sampling=plan.sampling,
+                    seed=plan.seed,
+                    algorithm=algorithm,
+                    workers=workers,
+                    norm_limit=norm_limit,
+                    grid=grid,
+                    memory=memory,
+                )
+            )
+            for first, stop in pairwise(self.edges)
+        ]
+        self._actor_class = ray.remote(RangeActor)
+        self._actors = [self._start_actor(k) for k in range(number)]
+        self._starts: list[Call] = [("start", (-1, np.zeros(problem.n)), {})] * number
+        self._snapshots: list[Any] = [None] * number
+        self._calls: list[list[Call]] = [[] for _ in range(number)]
+        """The calls since a snapshot that change the state of a range."""
+        self._rounds_since_snapshot = 0
+        self._is_backed_up = False
+        self._late: dict[int, Any] = {}
+        """Where answers arrive that are later than the deadline, by range."""
+        self._is_counted = [True] * number
+        """Whether the answer of a range to its last round was in time."""
+        self._folder: Path | None = None
+        if backend.folder is not None:
+            self._folder = Path(tempfile.mkdtemp(prefix="pcfed-", dir=backend.folder)).absolute()
+
+    def close(self) -> None:
+        """End all actors, and the connection to the cluster if it was made for this run."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._has_connected:
+            self._ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def call(self, method: str, accepted: int, *arguments: Any, **options: Any) -> Iterator[Any]:
+        """Call a method of every range that does not change its state."""
+        shared = [self._ray.put(each) for each in arguments]
+        answers = [
+            actor.call.remote(method, self._accepted(k, accepted), *shared, **options)
+            for k, actor in enumerate(self._actors)
+        ]
+
+        def answer(k: int) -> Any:
+            call = method, (self._accepted(k, accepted), *arguments), options
+            return self._answer(k, answers[k], call)
+
+        return map(answer, range(len(answers)))
+
+    def change(self, method: str, accepted: int, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Call a method that changes the state, with arguments for every range."""
+        answers = []
+        for k, own in enumerate(arguments):
+            call: Call = method, (self._accepted(k, accepted), *own), {}
+            if method in ("start", "load"):
+                self._starts[k], self._snapshots[k], self._calls[k] = call, None, []
+            else:
+                self._calls[k].append(call)
+            answers.append(self._actors[k].call.remote(method, *call[1]))
+        if method in ("back_up", "restore"):
+            self._is_backed_up = method == "back_up"
+        for k, answer in enumerate(answers):
+            self._answer(k, answer)
+
+    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+        """Run a round: one call for every range."""
+        self._forget_late_answers()
+        if self._rounds_since_snapshot >= self._backend.snapshot_every and not self._is_backed_up:
+            self._save_snapshots(accepted)
+        self._rounds_since_snapshot += 1
+        server = self._ray.put(calls[0].server)
+        answers = {}
+        for k, call in enumerate(calls):
+            if k not in self._late:
+                own = self._accepted(k, accepted)
+                self._calls[k].append(("play", (own, call), {}))
+                answers[k] = self._actors[k].play.remote(own, replace(call, server={}), server)
+        if self._backend.deadline is not None:
+            some = list(answers.values())
+            _, late = self._ray.wait(some, num_returns=len(some), timeout=self._backend.deadline)
+            self._late |= {k: each for k, each in answers.items() if each in late}
+        self._is_counted = [k not in self._late for k in range(len(calls))]
+        return [
+            self._answer(k, answers[k]) if counted else NO_SUMS
+            for k, counted in enumerate(self._is_counted)
+        ]
+
+    def _forget_late_answers(self) -> None:
+        """Let ranges take part again whose late answers have arrived since."""
+        if self._late:
+            late = list(self._late.values())
+            _, still = self._ray.wait(late, num_returns=len(late), timeout=0)
+            self._late = {k: each for k, each in self._late.items() if each in still}
+
+    def _accepted(self, k: int, accepted: int) -> int:
+        """Return the last round that was aggregated, unless a range was too late for it."""
+        return accepted if self._is_counted[k] else -1
+
+    # -- failures -----------------------------------------------------------------------------
+
+    def _start_actor(self, k: int) -> Any:
+        """Start the actor of a range somewhere in the cluster."""
+        options = {"num_cpus": self._processors, "scheduling_strategy": "SPREAD"}
+        return self._actor_class.options(**options).remote(self._settings[k])
+
+    def _answer(self, k: int, answer: Any, query: Call | None = None) -> Any:
+        """Return the answer of a range; if its actor has died, that of a new one.
+
+        ``query`` is the call that is answered if it is not the last one that changes the state.
+        """
+        for _ in range(MAX_RESTARTS):
+            try:
+                return self._ray.get(answer)
+            except self._ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except self._losses:
+                answer = self._recover(k, query)
+        first, stop = self.edges[k : k + 2]
+        raise RuntimeError(
+            f"Ray: the actor of the agents {first} to {stop - 1} has died {MAX_RESTARTS} times in "
+            "one call; give its machine more memory, or use more actors with fewer agents each."
+        )
+
+    @property
+    def _losses(self) -> tuple[type[Exception], ...]:
+        """The exceptions after which a range is recovered."""
+        errors = self._ray.exceptions
+        return errors.RayActorError, errors.ObjectLostError
+
+    def _recover(self, k: int, query: Call | None = None) -> Any:
+        """Take a range to its present state in a new actor; return where its answer arrives."""
+        self._ray.kill(self._actors[k])  # Ray may only have lost the connection
+        self._processors = 0  # the machine of the old actor may be lost for good
+        self._actors[k] = self._start_actor(k)
+        calls = self._calls[k] if query is None else [*self._calls[k], query]
+        return self._actors[k].recover.remote(self._starts[k], self._snapshots[k], calls)
+
+    def _save_snapshots(self, accepted: int) -> None:
+        """Save the state of all ranges, from which new actors then begin."""
+        answers = {}
+        for k, actor in enumerate(self._actors):
+            if k not in self._late:
+                name = f"range-{k}-{self._accepted(k, accepted)}.npz"
+                path = None if self._folder is None else str(self._folder / name)
+                arguments = self._accepted(k, accepted), path
+                answers[k] = actor.snapshot.options(num_returns=2).remote(*arguments)
+        for k, (is_done, snapshot) in answers.items():
+            try:
+                self._ray.get(is_done)
+            except self._ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except self._losses:  # keep the snapshot before
+                self._answer(k, self._recover(k))
+                continue
+            earlier = self._snapshots[k]
+            self._snapshots[k], self._calls[k] = snapshot, []
+            if self._folder is not None and earlier is not None:
+                Path(self._ray.get(earlier)).unlink()
+        if self._folder is None:
+            self._copy_snapshots()
+        self._rounds_since_snapshot = 0
+
+    def _copy_snapshots(self) -> None:
+        """Let every snapshot be on two machines, if there are several."""
+        nodes = [self._answer(k, actor.node.remote()) for k, actor in enumerate(self._actors)]
+        for k, node in enumerate(nodes):
+            others = [i for i, each in enumerate(nodes) if each != node]
+            if others and self._snapshots[k] is not None:
+                keeper = self._actors[others[k % len(others)]]
+                keeper.keep.remote(k, self._snapshots[k])
+
+
+NO_SUMS = RangeSums(PartialSums(np.empty(0, np.intp), {}), {}, 0, (), 0, aborted=False)
+"""The sums of agents that are absent."""
+
+
+def _connect(backend: Ray) -> bool:
+    """Connect to the cluster; return whether this made a connection that must be ended."""
+    ray: Any = import_module("ray")
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it asks the internet
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # it warns without
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if backend.address is None:
+        quiet["include_dashboard"] = False
+    try:
+        if backend.address is not None:
+            _check_reachable(backend.address)
+        with _same_sigterm_handler():
+            ray.init(address=backend.address or "local", **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"Ray: address must be that of a running cluster, got {backend.address!r} "
+            f"({one_line(str(error))[:200]}); start one with `ray start --head`, or leave it out "
+            "to use this machine."
+        ) from None
+    return True
+
+
+def _check_reachable(address: str) -> None:
+    """Raise an OSError if nothing listens at an address: Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in address and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+@contextmanager
+def _same_sigterm_handler() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)

@@ -1,0 +1,28 @@
+"""A cluster of two nodes on this machine, in a process of its own, which a test controls.
+
+It prints its address and the id of its head. Every line that it reads replaces the second node;
+at the end of its input it stops.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ray.cluster_utils import Cluster
+
+OPTIONS = {"num_cpus": 1, "object_store_memory": 2**27}
+
+
+def main() -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={**OPTIONS, "include_dashboard": False})
+    node = cluster.add_node(**OPTIONS)
+    print(cluster.address, cluster.head_node.node_id, flush=True)
+    for _ in sys.stdin:
+        cluster.remove_node(node, allow_graceful=False)
+        node = cluster.add_node(**OPTIONS)
+        print("ready", flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Actors of a real Ray cluster of two nodes give the bits of one process, whoever is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pcfed import Agent, Checkpointing, FedAvg, Gap, Memory, PCFedSplit, Problem, Ray, run
+from pcfed.losses import LeastSquares
+from pcfed.sets import Box
+from tests.simulation.test_ranges import assert_same_bits, make_agent
+from tests.simulation.trapped import OPTIONS, SPRUNG, TRAP, M, problem_of
+
+ray = pytest.importorskip("ray")
+SPLIT = PCFedSplit()
+
+
+class Cluster:
+    """A cluster of two nodes in another process."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.simulation.ray_cluster"]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(
+            command, **streams, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        self.address, self.head = self.read().split()
+
+    def read(self) -> str:
+        """Return the next line of the process that is not a log of Ray's."""
+        return next(line for line in self.process.stdout if "\t" not in line)
+
+    def replace_node(self) -> None:
+        """Remove the second node, which may have been killed, and add another one."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.read()
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    made = Cluster()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def address(cluster):
+    """The address of the cluster, to which nothing is connected after a test."""
+    yield cluster.address
+    assert not ray.is_initialized()
+
+
+def set_trap(folder, text, at):
+    """Return callbacks that set a trap after some rounds."""
+    (folder / TRAP).unlink(missing_ok=True)
+    return [lambda each: (folder / TRAP).write_text(text) if each.record.round == at else None]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        {"output": "average", "sampling": "blocks", "batch": 4},
+        {"output": "random"},
+        {"grid": 2.0**-32, "workers": 2},
+        {"x0": np.random.default_rng(0).normal(size=(M, 5))},
+        {"memory": Memory("float32")},
+    ],
+    ids=["plain", "average", "random", "grid", "own vectors", "float32"],
+)
+def test_any_number_of_actors_gives_the_bits_of_one_process(case, address, tmp_path):
+    problem, options = problem_of(tmp_path), {**OPTIONS, **case}
+    one = run(problem, SPLIT, **options)
+    for actors in (2, 3) if case == {} else (3,):
+        assert_same_bits(run(problem, SPLIT, **options, backend=Ray(address, actors)), one)
+
+
+@pytest.mark.parametrize("in_folder", [False, True], ids=["object store", "folder"])
+@pytest.mark.parametrize("victim", ["actor", "node"])
+@pytest.mark.parametrize("output", ["last", "average"])
+def test_a_killed_actor_or_node_changes_no_bit(
+    victim, in_folder, output, cluster, address, tmp_path
+):
+    if (output == "average") != (victim == "actor"):
+        pytest.skip("one output each is enough")
+    problem, options = problem_of(tmp_path), {**OPTIONS, "output": output}
+    one = run(problem, SPLIT, **options)
+    folder = tmp_path / "snapshots" if in_folder else None
+    if folder:
+        folder.mkdir()
+    result = run(
+        problem,
+        SPLIT,
+        **options,
+        backend=Ray(address, 3, folder=folder, snapshot_every=3),
+        callbacks=set_trap(tmp_path, f"{victim} {cluster.head}", at=8),
+    )
+    assert (tmp_path / SPRUNG).exists()
+    assert_same_bits(result, one)
+    assert folder is None or not any(folder.iterdir())
+    if victim == "node":
+        cluster.replace_node()
+
+
+def test_a_killed_driver_resumes_to_the_same_bits(address, tmp_path):
+    command = [sys.executable, "-m", "tests.simulation.trapped", str(tmp_path), address]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / SPRUNG).exists()
+    problem = problem_of(tmp_path)
+    files = Checkpointing(tmp_path / "run", every=2, resume=True)
+    resumed = run(problem, SPLIT, **OPTIONS, checkpoint=files, backend=Ray(address, 3))
+    assert_same_bits(resumed, run(problem, SPLIT, **OPTIONS))
+
+
+def test_agents_later_than_the_deadline_are_absent(address, tmp_path):
+    problem = problem_of(tmp_path)
+    options = {**OPTIONS, "participation": 1.0}
+    result = run(
+        problem,
+        SPLIT,
+        **options,
+        backend=Ray(address, 2, deadline=2.0),
+        callbacks=set_trap(tmp_path, "sleep 5", at=4),
+    )
+    assert (tmp_path / SPRUNG).exists()
+    sent = np.diff([0, *(record.bytes_up for record in result.history)])
+    assert sent[4] == sent[3] / 2  # one of two actors was late
+    assert sent[-1] == sent[3]  # and took part again
+    audited = SPLIT.for_center("average").audited(result.state.server, result.state.private)
+    for name, rows in audited.items():
+        np.testing.assert_allclose(rows.mean(axis=0), result.state.server[name], atol=1e-12)
+
+
+def test_lazy_agents_are_made_in_the_actors(address):
+    problem = Problem.lazy(150, make_agent)
+    one = run(problem, SPLIT, **OPTIONS)
+    assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, 2)), one)
+
+
+def test_a_run_stops_at_a_certified_gap(address, tmp_path):
+    problem, options = problem_of(tmp_path), {"rounds": 90, "local_steps": 5, "eval_every": 10}
+    one = run(problem, SPLIT, **options, stop=Gap(1e-3, relative=True))
+    two = run(problem, SPLIT, **options, stop=Gap(1e-3, relative=True), backend=Ray(address, 2))
+    assert one.status == "stopped"
+    assert_same_bits(two, one)
+
+
+def test_errors_of_agents_are_those_of_one_process(address):
+    def make_agent(i):
+        if i == 140:
+            raise ValueError("agent 140: no file; copy it.")
+        return Agent(LeastSquares(np.eye(2), np.ones(2)), Box(0, 1))
+
+    with pytest.raises(ValueError, match=r"^agent 140: no file; copy it\.$"):
+        run(Problem.lazy(150, make_agent), FedAvg(0.1), rounds=1, backend=Ray(address, 2))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"address": 7}, "Ray: address must be a text, got 7"),
+        ({"actors": 0}, "Ray: actors must be"),
+        ({"deadline": -1.0}, "Ray: deadline must be"),
+        ({"snapshot_every": 0}, "Ray: snapshot_every must be"),
+        ({"folder": 3}, "Ray: folder must be"),
+    ],
+)
+def test_bad_settings_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Ray(**given)
+
+
+def test_a_missing_cluster_is_named():
+    problem = Problem([make_agent(0)])
+    with pytest.raises(ValueError, match=r"Ray: address must be that of a running cluster, got"):
+        run(problem, FedAvg(0.1), rounds=1, backend=Ray("127.0.0.1:9"))
+
+
+def test_a_backend_of_another_type_is_refused():
+    with pytest.raises(ValueError, match=r"run: backend must be .*; give one such as Ray"):
+        run(Problem([make_agent(0)]), FedAvg(0.1), rounds=1, backend="ray")
