@@ -20,8 +20,8 @@ $(READY): pyproject.toml constraints.txt
 test: lint types docs  ## Check style, types and documentation, then run all tests
 	$(BIN)/python -m pytest --numprocesses 2
 
-test-federation: $(READY)  ## Test real federations with killed processes and recorded traffic (long)
-	$(BIN)/python -m pytest -m federation tests/federation
+test-federation: $(READY)  ## Test real federations and clusters with killed processes and recorded traffic (long)
+	$(BIN)/python -m pytest -m federation tests
 
 lint: $(READY)  ## Check style, formatting and security rules
 	$(BIN)/ruff check .

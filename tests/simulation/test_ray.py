@@ -66,33 +66,36 @@ def set_trap(folder, text, at):
     return [lambda each: (folder / TRAP).write_text(text) if each.record.round == at else None]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        {},
-        {"output": "average", "sampling": "blocks", "batch": 4},
-        {"output": "random"},
-        {"grid": 2.0**-32, "workers": 2},
-        {"x0": np.random.default_rng(0).normal(size=(M, 5))},
-        {"memory": Memory("float32")},
-    ],
-    ids=["plain", "average", "random", "grid", "own vectors", "float32"],
-)
-def test_any_number_of_actors_gives_the_bits_of_one_process(case, address, tmp_path):
+CASES = {
+    "average": {"output": "average", "sampling": "blocks", "batch": 4},
+    "random": {"output": "random"},
+    "grid": {"grid": 2.0**-32, "workers": 2},
+    "own vectors": {"x0": np.random.default_rng(0).normal(size=(M, 5))},
+    "float32": {"memory": Memory("float32")},
+}
+
+
+def test_any_number_of_actors_gives_the_bits_of_one_process(address, tmp_path):
+    problem = problem_of(tmp_path)
+    one = run(problem, SPLIT, **OPTIONS)
+    for actors in (2, 3):
+        assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, actors)), one)
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_all_options_give_the_bits_of_one_process(case, address, tmp_path):
     problem, options = problem_of(tmp_path), {**OPTIONS, **case}
     one = run(problem, SPLIT, **options)
-    for actors in (2, 3) if case == {} else (3,):
-        assert_same_bits(run(problem, SPLIT, **options, backend=Ray(address, actors)), one)
+    assert_same_bits(run(problem, SPLIT, **options, backend=Ray(address, 3)), one)
 
 
+@pytest.mark.federation
 @pytest.mark.parametrize("in_folder", [False, True], ids=["object store", "folder"])
-@pytest.mark.parametrize("victim", ["actor", "node"])
-@pytest.mark.parametrize("output", ["last", "average"])
+@pytest.mark.parametrize(("victim", "output"), [("actor", "average"), ("node", "last")])
 def test_a_killed_actor_or_node_changes_no_bit(
     victim, in_folder, output, cluster, address, tmp_path
 ):
-    if (output == "average") != (victim == "actor"):
-        pytest.skip("one output each is enough")
     problem, options = problem_of(tmp_path), {**OPTIONS, "output": output}
     one = run(problem, SPLIT, **options)
     folder = tmp_path / "snapshots" if in_folder else None
@@ -112,6 +115,7 @@ def test_a_killed_actor_or_node_changes_no_bit(
         cluster.replace_node()
 
 
+@pytest.mark.federation
 def test_a_killed_driver_resumes_to_the_same_bits(address, tmp_path):
     command = [sys.executable, "-m", "tests.simulation.trapped", str(tmp_path), address]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
@@ -122,6 +126,7 @@ def test_a_killed_driver_resumes_to_the_same_bits(address, tmp_path):
     assert_same_bits(resumed, run(problem, SPLIT, **OPTIONS))
 
 
+@pytest.mark.federation
 def test_agents_later_than_the_deadline_are_absent(address, tmp_path):
     problem = problem_of(tmp_path)
     options = {**OPTIONS, "participation": 1.0}
@@ -147,12 +152,45 @@ def test_lazy_agents_are_made_in_the_actors(address):
     assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, 2)), one)
 
 
+@pytest.mark.federation
 def test_a_run_stops_at_a_certified_gap(address, tmp_path):
     problem, options = problem_of(tmp_path), {"rounds": 90, "local_steps": 5, "eval_every": 10}
     one = run(problem, SPLIT, **options, stop=Gap(1e-3, relative=True))
     two = run(problem, SPLIT, **options, stop=Gap(1e-3, relative=True), backend=Ray(address, 2))
     assert one.status == "stopped"
     assert_same_bits(two, one)
+
+
+def test_memory_of_private_state_may_be_in_files(tmp_path):
+    problem, few = Problem.lazy(150, make_agent), {**OPTIONS, "participation": 3}
+    one = run(problem, SPLIT, **few)
+    assert_same_bits(run(problem, SPLIT, **few, memory=Memory(folder=tmp_path)), one)
+    assert not any(tmp_path.iterdir())  # the files have no names
+
+
+def test_float32_state_is_within_its_bound():
+    errors, sizes = [], []
+
+    def check(evaluation):
+        state = evaluation._engine.state
+        sizes.extend(np.linalg.norm(state.private[name], axis=1).max() for name in ("W", "U"))
+        for name, rows in SPLIT.audited(state.server, state.private).items():
+            errors.append(np.linalg.norm(rows.mean(axis=0) - state.server[name]))
+            assert errors[-1] <= state.round * 2.0**-24 * max(sizes) + 1e-14
+
+    problem = Problem([make_agent(i) for i in range(50)])
+    memory = Memory("float32")
+    run(problem, SPLIT, rounds=40, local_steps=3, memory=memory, callbacks=[check])
+    assert max(errors) > 1e-12  # in float64 it is less
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"dtype": "float16"}, "Memory: dtype must be one of"), ({"folder": "nowhere"}, "existing")],
+)
+def test_bad_memory_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Memory(**given)
 
 
 def test_errors_of_agents_are_those_of_one_process(address):

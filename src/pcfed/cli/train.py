@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import threading
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
+import typer.core
 from rich.markup import escape
 
 from pcfed.cli.app import Overrides, app, console, errors, examples, print_error, say
 from pcfed.cli.display import Display, agent_table, certificate, verdicts
 from pcfed.report.live_training import LiveTraining
+from pcfed.simulation import Ray
 from pcfed.simulation.result import Result
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import TrackerGroup, open_trackers
 from pcfed.training.trainer import Trainer, prepare
 
+THIS_MACHINE = "local"
+"""The value of ``--ray`` without an address."""
+
+ADDRESS = re.compile(r"(ray://)?[^/\s]+:\d+")
+"""What follows ``--ray`` if it is an address and not another argument."""
+
+
+class TrainCommand(typer.core.TyperCommand):
+    """The command, whose option ``--ray`` may stand alone: then a cluster is started here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, once every ``--ray`` has an address."""
+        given: list[str] = []
+        for arg, following in zip_longest(args, args[1:], fillvalue=""):
+            given.append(arg)
+            if arg == "--ray" and not (following == "auto" or ADDRESS.fullmatch(following)):
+                given.append(THIS_MACHINE)
+        return super().parse_args(ctx, given)
+
 
 @app.command(
+    cls=TrainCommand,
     epilog=examples(
         "pcfed train train.toml",
         "pcfed train train.toml --live",
         "pcfed train train.toml --out runs/second --set defaults.coupling=1",
         "pcfed train train.toml --out runs/fedavg --set algorithm.name=FedAvg",
-    )
+        "pcfed train train.toml --ray auto --actors 8",
+    ),
 )
 def train(
     config: Annotated[Path, typer.Argument(help="The TOML file that describes the training.")],
@@ -53,6 +79,18 @@ def train(
         bool,
         typer.Option("--live", help="Serve the report in the browser, while the training runs."),
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Run the agents on a Ray cluster: that at the address, auto for the one of this "
+            "machine, or a new one on this machine.",
+        ),
+    ] = None,
+    actors: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes on the cluster; by default one per processor."),
+    ] = None,
 ) -> None:
     """Train every agent's own model as described in a TOML file.
 
@@ -60,7 +98,12 @@ def train(
     time; after that, or after a crash, the same command resumes it from the last saved round, and
     the result is the same to the last bit.
     """
-    trainer = prepare(config, out, allow_import=allow_import, overrides=overrides or ())
+    if actors is not None and ray is None:
+        raise ValueError(f"--actors must be given with --ray, got {actors} without; add --ray.")
+    backend = None if ray is None else Ray(None if ray == THIS_MACHINE else ray, actors)
+    trainer = prepare(
+        config, out, allow_import=allow_import, overrides=overrides or (), backend=backend
+    )
     tracking = open_trackers(trainer, csv=csv, tensorboard=tensorboard, mlflow=mlflow)
     if not live:
         _print_result(trainer, _run(trainer, tracking, workers))

@@ -18,7 +18,7 @@ from pcfed.config.train_file import Config, load_config
 from pcfed.guarantees import Gap
 from pcfed.problem import Problem
 from pcfed.sets import ProjectionError
-from pcfed.simulation import Checkpointing, Evaluation, RefusalPolicy, run
+from pcfed.simulation import Checkpointing, Evaluation, Ray, RefusalPolicy, run
 from pcfed.simulation.result import Result
 from pcfed.simulation.runner import rounds_text
 from pcfed.simulation.threads import Workers
@@ -61,12 +61,15 @@ class Trainer:
         Where the training is saved.
     stop : Gap or None
         The certified gap at which it ends, if there is one.
+    backend : Ray or None
+        The cluster on which the agents run; None for this process.
     """
 
     config: Config
     setup: TrainingSetup
     directory: RunDirectory
     stop: Gap | None = None
+    backend: Ray | None = None
 
     def run(
         self,
@@ -343,6 +346,7 @@ class Trainer:
             seed=training.seed,
             refusals=RefusalPolicy(max_refusals, training.norm_limit),
             checkpoint=Checkpointing(checkpoint, training.save_every, resume=True),
+            backend=self.backend,
             **options,
         )
 
@@ -366,6 +370,7 @@ def prepare(
     *,
     allow_import: bool = False,
     overrides: Iterable[str] = (),
+    backend: Ray | None = None,
 ) -> Trainer:
     r"""Read and check everything that a training needs, without writing anything.
 
@@ -379,6 +384,8 @@ def prepare(
         Whether ``model.module`` may be imported, which runs the code in that file.
     overrides : iterable of str
         Values that replace those of the file, such as ``"training.rounds=30"``.
+    backend : Ray, optional
+        The cluster on which the agents run, with the same results (`pcfed.run`).
 
     Raises
     ------
@@ -409,4 +416,4 @@ def prepare(
     saved = config.with_intercept_bound(setup.problem.agents[0].intercept_bound)
     gap = config.training.gap
     stop = None if gap is None else Gap(gap, relative=True)
-    return Trainer(config, setup, RunDirectory(directory, saved, setup.digest), stop)
+    return Trainer(config, setup, RunDirectory(directory, saved, setup.digest), stop, backend)

@@ -1,0 +1,1 @@
+"""Benchmarks of runs in the actors of a Ray cluster."""
