@@ -34,7 +34,9 @@ class RoundClock:
         self.stamps: dict[int, float] = {}
 
     def __call__(self, index: int) -> int:
-        self.stamps[index] = time.perf_counter()  # the run also asks before its first round
+        if index == 0:  # before its first round, a run asks for all rounds
+            self.stamps.clear()
+        self.stamps[index] = time.perf_counter()
         return self._steps
 
     @property

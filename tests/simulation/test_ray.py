@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from pcfed import Agent, Checkpointing, FedAvg, Gap, Memory, PCFedSplit, Problem, Ray, run
+from pcfed import Agent, Checkpointing, FedAvg, Gap, Memory, PCFedSplit, Problem, Ray, Result, run
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box
-from tests.simulation.test_ranges import assert_same_bits, make_agent
+from tests.simulation.test_ranges import assert_same_bits, in_ranges, make_agent
 from tests.simulation.trapped import OPTIONS, SPRUNG, TRAP, M, problem_of
 
 ray = pytest.importorskip("ray")
@@ -166,6 +166,19 @@ def test_memory_of_private_state_may_be_in_files(tmp_path):
     one = run(problem, SPLIT, **few)
     assert_same_bits(run(problem, SPLIT, **few, memory=Memory(folder=tmp_path)), one)
     assert not any(tmp_path.iterdir())  # the files have no names
+
+
+def test_large_arrays_are_memory_mapped(monkeypatch, tmp_path):
+    problem = Problem([make_agent(i) for i in range(150)])
+    in_memory = run(problem, SPLIT, **OPTIONS)
+    monkeypatch.setattr("pcfed.arrays.MAX_MEMORY", 1000)
+    plans = in_ranges((0, 64, 150))
+    monkeypatch.setattr("pcfed.simulation.simulate._ranges", plans)
+    result = run(problem, SPLIT, **OPTIONS)
+    assert isinstance(result.models, np.memmap)
+    assert_same_bits(result, in_memory)
+    result.save(tmp_path / "result.npz")
+    assert_same_bits(Result.load(tmp_path / "result.npz"), in_memory)
 
 
 def test_float32_state_is_within_its_bound():

@@ -48,6 +48,10 @@ constraint = "l2(1)"
 file = "west.csv"
 """
 
+LONG = pytest.mark.federation
+ALWAYS = ("PCFedSplit", "PCFedAvg")
+"""Those that every test run kills; they save all kinds of private state."""
+
 ALGORITHMS = {
     "PCFedSplit": 'name = "PCFedSplit"',
     "PCFedAvg": 'name = "PCFedAvg"\nstep = 0.1\npenalty = 1.0',
@@ -77,7 +81,10 @@ def progress(run: Path) -> int:
         return 0
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=() if name in ALWAYS else LONG) for name in ALGORITHMS],
+)
 def test_killed_at_random_moments(algorithm, tmp_path):
     path, run = folder_of(tmp_path, algorithm), tmp_path / "run"
     chance = random.Random(algorithm)

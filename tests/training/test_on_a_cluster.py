@@ -9,7 +9,7 @@ import pytest
 
 from pcfed.cli import train
 from pcfed.simulation import Ray
-from tests.training.folders import SHARED, SHARED_CONFIG, folder_with
+from tests.training.folders import folder_with
 from tests.training.test_bad_command import run
 
 pytest.importorskip("ray")
@@ -17,7 +17,7 @@ pytest.importorskip("ray")
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    folder_with(tmp_path, **{"train.toml": SHARED_CONFIG, "all.csv": SHARED})
+    folder_with(tmp_path)
     monkeypatch.chdir(tmp_path)
 
 
