@@ -35,9 +35,10 @@ GRAPH = {
     "kernels": {BASE},
     "sets": {BASE, "kernels"},
     "losses": {BASE, "kernels"},
-    "problem": {BASE, "kernels", "sets", "losses"},
-    "algorithms": {BASE, "kernels", "sets", "losses", "problem"},
-    "simulation": {BASE, "storage", "sets", "losses", "problem", "algorithms"},
+    "privacy": {BASE, "losses"},
+    "problem": {BASE, "kernels", "sets", "losses", "privacy"},
+    "algorithms": {BASE, "kernels", "sets", "losses", "privacy", "problem"},
+    "simulation": {BASE, "storage", "sets", "losses", "privacy", "problem", "algorithms"},
     "guarantees": {BASE, "sets", "losses", "problem", "simulation"},
     "estimators": {
         *(BASE, "sets", "losses", "problem", "algorithms", "simulation", "guarantees"),

@@ -18,6 +18,7 @@ from pcfed.algorithms import (
     Scaffold,
 )
 from pcfed.guarantees import Gap, certify
+from pcfed.privacy import Privacy
 from pcfed.problem import Agent, Problem
 from pcfed.simulation import (
     Checkpointing,
@@ -47,6 +48,7 @@ __all__ = [
     "PFedMe",
     "PerFedAvg",
     "Power",
+    "Privacy",
     "Problem",
     "ProxAL",
     "Record",
