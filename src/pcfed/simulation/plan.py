@@ -13,6 +13,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm, LocalContext, RunInfo
 from pcfed.algorithms.local_context import loss_points
@@ -123,17 +124,24 @@ class Plan:
                 "run: batch must be a number for agents with a privacy budget, got a function; "
                 "give one such as 0.1."
             )
-        counts = np.zeros((len(rounds), self.m), np.int64)
-        for row, index in zip(counts, rounds, strict=True):
-            present, steps = self.present(index), self.steps(index)
+
+        def counts_in(index: int) -> NDArray[np.int64]:
+            row, steps, present = np.zeros(self.m, np.int64), self.steps(index), self.present(index)
             row[present] = [algorithm.num_gradients(steps[i]) for i in present]
-        samplers = self._samplers(0)
-        self.privacy = plan_privacy(self._problem, samplers, counts)
+            return row
+
+        share = self._participation
+        is_constant = isinstance(share, float) and share == 1.0
+        if is_constant and not callable(self._local_steps):
+            counts = np.broadcast_to(counts_in(0), (len(rounds), self.m))
+        else:
+            counts = np.array([counts_in(index) for index in rounds])
+        self.privacy = plan_privacy(self._problem, self._samplers(0), counts)
 
     @property
     def arguments(self) -> dict[str, object]:
         """The arguments by which checkpoints recognise a run."""
-        arguments = {
+        arguments: dict[str, object] = {
             "local_steps": self._local_steps,
             "batch": self.batch,
             "sampling": self.sampling,

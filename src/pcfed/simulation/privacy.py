@@ -41,7 +41,7 @@ class Spent(NamedTuple):
     noise_multiplier: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunPrivacy:
     """The noise of the private agents of a run.
 
@@ -49,18 +49,18 @@ class RunPrivacy:
     ----------
     plans : mapping of int to NoisePlan
         How much noise the gradients of an agent have, by its position.
-    counts : tuple of tuple of int
+    counts : array of shape (rounds, agents)
         The largest number of gradients of every agent, for every round.
     """
 
     plans: Mapping[int, NoisePlan]
-    counts: tuple[tuple[int, ...], ...]
+    counts: NDArray[np.int64]
 
     def gradients(self, position: int, seed: int, index: int) -> PrivateGradients:
         """Return the gradients of an agent in a round; the secret is the seed of the run."""
         plan = self.plans[position]
         key = plan.key(str(seed).encode(), "run", position, index)
-        return PrivateGradients(plan, key, self.counts[index][position])
+        return PrivateGradients(plan, key, int(self.counts[index, position]))
 
     @property
     def summary(self) -> str:
@@ -78,7 +78,7 @@ class RunPrivacy:
 
     def total(self, position: int) -> int:
         """Return the largest number of gradients of an agent in all rounds."""
-        return sum(row[position] for row in self.counts)
+        return int(self.counts[:, position].sum())
 
     def spent(self, position: int) -> Spent | None:
         """Return what all rounds spend of the budget of an agent; None if it has none."""
@@ -127,4 +127,4 @@ def plan_privacy(
                 error.max_gradients,
             ) from None
         plans[i] = NoisePlan(agent.privacy, mechanism, z)
-    return RunPrivacy(plans, tuple(map(tuple, counts.tolist())))
+    return RunPrivacy(plans, counts)
