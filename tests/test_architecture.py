@@ -44,7 +44,7 @@ GRAPH = {
         *(BASE, "sets", "losses", "problem", "algorithms", "simulation", "guarantees"),
     },
     "data": {BASE, "storage"},
-    "config": {BASE, "storage", "sets", "losses", "problem", "algorithms", "data"},
+    "config": {BASE, "storage", "sets", "losses", "privacy", "problem", "algorithms", "data"},
     "training": {
         *(BASE, "storage", "sets", "losses", "problem"),
         *("algorithms", "simulation", "guarantees", "data", "config"),
@@ -59,7 +59,7 @@ GRAPH = {
         *("guarantees", "data", "training", "experiments"),
     },
     "federation": {
-        *(BASE, "storage", "sets", "problem", "algorithms", "simulation"),
+        *(BASE, "storage", "sets", "privacy", "problem", "algorithms", "simulation"),
         *("guarantees", "data", "config", "training", "report"),
     },
     "cli": {
