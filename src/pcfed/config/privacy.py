@@ -114,7 +114,7 @@ def privacy_errors(file: TrainFile) -> Iterator[WrongKey]:
             "model.intercept_bound",
             f"must be given {why} otherwise; give a number that is larger than all targets.",
         )
-    couplings = {"defaults": file.defaults.coupling}
+    couplings: dict[str, object] = {"defaults": file.defaults.coupling}
     couplings |= {f"agents.{name}": agent.coupling for name, agent in file.agents.items()}
     for place, coupling in couplings.items():
         if coupling == "auto":
