@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pcfed import Privacy
-from pcfed.config.federation_files import read_agent_file
+from pcfed import FedAvg, Privacy
+from pcfed.config.federation_files import ServerModel, read_agent_file
 from pcfed.config.train_file import load_config, read_config
+from pcfed.federation import Server, ServerConfig, client_app
+from pcfed.federation.privacy_ledger import LedgerFile
+from pcfed.federation.protocol import Message, ProtocolError
 from pcfed.training import prepare
 from pcfed.training.outcome import Outcome
 from pcfed.training.trained_models import TrainedModels
@@ -113,3 +116,36 @@ def test_an_agent_file_has_a_budget_and_no_reports_of_losses(tmp_path):
     path.write_text(f'{text}report = ["loss", "rows"]\n')
     with pytest.raises(ValueError, match="report must not have loss where there is a privacy"):
         read_agent_file(path)
+
+
+def test_an_agent_of_a_federation_takes_its_budget_from_its_file(folder):
+    path, model = (
+        folder / "agent.toml",
+        ServerModel(kind="logistic", features=["a", "b"], labels=["0", "1"]),
+    )
+    budget = "privacy = {epsilon = 2.0, delta = 1e-5}"
+    path.write_text(f'name = "north"\nfile = "north.csv"\ntarget = "y"\nbatch = 0.2\n{budget}\n')
+
+    class Transport:
+        """Answers messages with the agent of the file, made anew for every message."""
+
+        def exchange(self, messages, min_present):
+            message = messages["north"]
+            metadata = {**message.metadata, "model": model.model_dump_json()}
+            message = Message(message.kind, metadata, message.vectors)
+            yield client_app._client(path, read_agent_file(path), message).handle(message)
+
+    config = ServerConfig("heating", ("north",), model.n, FedAvg(step=0.1), 2, local_steps=3)
+    with Server(config, Transport(), folder / "server") as server:
+        server.run()
+        server.finish()
+    (entry,) = LedgerFile.load(folder / "north.privacy.json").trainings
+    assert (entry.training, entry.spent, entry.plan.gradients) == ("heating", 6, 6)
+    assert entry.plan.mechanism.is_sampled
+    notes = Outcome.load(folder / "agent.heating" / "outcome.json").notes
+    assert any("private for the rows, with ε 2 and δ 1e-05" in note for note in notes)
+
+    model = model.model_copy(update={"standardize": True})
+    message = server._messages("totals", {}, {})["north"]
+    with pytest.raises(ProtocolError, match="standardization is computed from the records"):
+        list(Transport().exchange({"north": message}, 1))
