@@ -100,6 +100,15 @@ def test_too_many_rounds_are_refused_before_the_first_one(tmp_path):
         assert "rounds of 3 gradients, got 1,000,000" in reason
 
 
+def test_an_algorithm_that_needs_the_curvature_spends_nothing_without_a_public_number(tmp_path):
+    options = {"problem": private(budget=Privacy(3.0, 1e-5)), "transport": RefusingTransport}
+    with federation(tmp_path, PCFedSplit(), 2, **options) as (_, _, server):
+        server.run_round()
+        reason = history(server)[0]["refused"]["north"]
+        assert "PCFedSplit needs privacy.feature_norm in the agent's file" in reason
+        assert not (tmp_path / "north" / "privacy.json").exists()
+
+
 def test_a_second_training_needs_more_budget(tmp_path):
     agent = private().agents[0]
     path = tmp_path / "north.privacy.json"
@@ -117,6 +126,14 @@ def test_a_second_training_needs_more_budget(tmp_path):
     assert 5.5 < epsilon_of(plans, 1e-5) <= 6.0
     with pytest.raises(ProtocolError, match="its privacy budget is spent"):
         charge(BUDGET, "first")  # the owner has lowered it again
+
+    def can_pay(budget, gradients):
+        return PrivacyLedger(path, budget, mechanism).can_pay("second", gradients)
+
+    raised = replace(BUDGET, epsilon=6.0)
+    assert can_pay(raised, 27)
+    assert not can_pay(raised, 28)
+    assert can_pay(replace(BUDGET, epsilon=9.0), 28)
 
 
 def test_a_repeat_has_the_same_answer_and_another_broadcast_is_another_round(tmp_path, answers):

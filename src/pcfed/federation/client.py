@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, Update
+from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, RunInfo, Update
 from pcfed.algorithms.grid import Grid, Integers, add_integers, encode_all, joined_integers
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
@@ -50,7 +50,7 @@ from pcfed.federation.protocol import (
 from pcfed.federation.rollback import earlier_state, keep_state, remove_unneeded
 from pcfed.federation.row_sums import ROW_SUMS, SQUARES, TOTALS, row_sums_reply
 from pcfed.privacy import Mechanism, PrivateGradients
-from pcfed.problem import Agent
+from pcfed.problem import Agent, Problem
 from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.locks import exclusive_lock
@@ -200,6 +200,12 @@ class Client:
             )
         gradients = algorithm.num_gradients(steps)
         left = max(1, int(metadata["rounds"]) - index)
+        try:
+            algorithm.resolved(Problem([self.agent]), RunInfo(left, steps, noisy=True))
+        except ValueError:  # before anything is counted
+            raise ProtocolError(
+                f"{type(algorithm).__name__} needs privacy.feature_norm in the agent's file"
+            ) from None
         question = _question(self.agent, state, message)
         training = str(metadata["training"])
         plan, secret = self._ledger.charge(training, gradients, left, question)

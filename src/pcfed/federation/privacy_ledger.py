@@ -150,11 +150,14 @@ class PrivacyLedger:
         return noise, bytes.fromhex(file.secret)
 
     def can_pay(self, training: str, gradients: int) -> bool:
-        """Return whether a training may take more gradients, as far as it is planned."""
+        """Return whether a training may take more gradients, or more can be planned for it."""
         if not self.path.exists():
             return True
-        found = [each for each in self._load().trainings if each.training == training]
-        return not found or any(each.spent + gradients <= each.plan.gradients for each in found)
+        file = self._load()
+        found = [each for each in file.trainings if each.training == training]
+        if not found or any(each.spent + gradients <= each.plan.gradients for each in found):
+            return True
+        return self._is_changed(file) and not self._is_spent(file)
 
     def _current(
         self, file: LedgerFile, training: str, question: str, gradients: int
@@ -175,20 +178,29 @@ class PrivacyLedger:
                 return k
         return None
 
-    def _is_lowered(self, file: LedgerFile) -> bool:
-        """Return whether the owner has lowered the budget below what is planned already."""
+    def _is_changed(self, file: LedgerFile) -> bool:
+        """Return whether the owner has changed the budget since trainings were planned."""
         now = self.privacy.epsilon, self.privacy.delta
+        return any((each.privacy.epsilon, each.privacy.delta) != now for each in file.trainings)
+
+    def _is_lowered(self, file: LedgerFile) -> bool:
+        """Return whether the budget is below what is planned already."""
         # Mostly nothing has changed, and the accountant, which takes time, is not asked.
-        if all((each.privacy.epsilon, each.privacy.delta) == now for each in file.trainings):
+        if not self._is_changed(file):
             return False
         return epsilon_of(_plans(file), self.privacy.delta) > self.privacy.epsilon
+
+    def _is_spent(self, file: LedgerFile) -> bool:
+        """Return whether hardly anything of the budget is left for another plan."""
+        most = (1 - LEAST_SHARE) * self.privacy.epsilon
+        return bool(file.trainings) and epsilon_of(_plans(file), self.privacy.delta) > most
 
     def _planned(
         self, file: LedgerFile, training: str, gradients: int, rounds: int
     ) -> PlannedTraining:
         """Return a plan for all rounds that are left, or raise if the budget does not allow it."""
         before, privacy = _plans(file), self.privacy
-        if before and epsilon_of(before, privacy.delta) > (1 - LEAST_SHARE) * privacy.epsilon:
+        if self._is_spent(file):
             raise ProtocolError(
                 "its privacy budget is spent; its owner can raise privacy.epsilon in the agent's "
                 "file"
