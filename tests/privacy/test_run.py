@@ -176,6 +176,16 @@ def test_what_would_spend_more_is_refused(algorithm, changes, rule):
         run(private(), algorithm, **OPTIONS | changes)
 
 
+def test_when_a_run_ends_does_not_depend_on_records():
+    loss = LeastSquares(1e6 * np.eye(3), np.ones(3))
+    options = {"rounds": 3, "local_steps": 2}
+    ends = [
+        run(Problem([Agent(loss, L1Ball(1.0), privacy=each)]), FedAvg(step=1e3), **options).status
+        for each in (None, Privacy(2.0, 1e-5))
+    ]
+    assert ends == ["diverged", "finished"]
+
+
 def test_curvature_needs_a_public_number():
     for algorithm in (PCFedSplit(), FedAvg(step="auto")):
         with pytest.raises(ValueError, match="give Privacy a feature_norm"):
