@@ -109,7 +109,7 @@ def epsilon_of(spent: Sequence[Spending], delta: float) -> float:
     --------
     >>> full = Mechanism(num_samples=100, batch_size=100, is_sampled=False)
     >>> round(epsilon_of([Spending(full, 10.0, 4)], 1e-5), 2)
-    0.79
+    0.8
     """
     chosen = tuple(each for each in spent if each.gradients)
     if not chosen:
