@@ -82,6 +82,7 @@ COLUMNS = {
     "config": 3,
     "algorithms": -1.5,
     "problem": -1.5,
+    "privacy": -3,
     "losses": -3,
     "sets": 0,
     "data": 4.5,

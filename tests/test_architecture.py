@@ -35,15 +35,16 @@ GRAPH = {
     "kernels": {BASE},
     "sets": {BASE, "kernels"},
     "losses": {BASE, "kernels"},
-    "problem": {BASE, "kernels", "sets", "losses"},
-    "algorithms": {BASE, "kernels", "sets", "losses", "problem"},
-    "simulation": {BASE, "storage", "sets", "losses", "problem", "algorithms"},
+    "privacy": {BASE, "losses"},
+    "problem": {BASE, "kernels", "sets", "losses", "privacy"},
+    "algorithms": {BASE, "kernels", "sets", "losses", "privacy", "problem"},
+    "simulation": {BASE, "storage", "sets", "losses", "privacy", "problem", "algorithms"},
     "guarantees": {BASE, "sets", "losses", "problem", "simulation"},
     "estimators": {
         *(BASE, "sets", "losses", "problem", "algorithms", "simulation", "guarantees"),
     },
     "data": {BASE, "storage"},
-    "config": {BASE, "storage", "sets", "losses", "problem", "algorithms", "data"},
+    "config": {BASE, "storage", "sets", "losses", "privacy", "problem", "algorithms", "data"},
     "training": {
         *(BASE, "storage", "sets", "losses", "problem"),
         *("algorithms", "simulation", "guarantees", "data", "config"),
@@ -58,7 +59,7 @@ GRAPH = {
         *("guarantees", "data", "training", "experiments"),
     },
     "federation": {
-        *(BASE, "storage", "sets", "problem", "algorithms", "simulation"),
+        *(BASE, "storage", "sets", "privacy", "problem", "algorithms", "simulation"),
         *("guarantees", "data", "config", "training", "report"),
     },
     "cli": {

@@ -18,6 +18,7 @@ from pcfed.algorithms import (
     Scaffold,
 )
 from pcfed.guarantees import Gap, certify
+from pcfed.privacy import Privacy
 from pcfed.problem import Agent, Problem
 from pcfed.simulation import (
     Checkpointing,
@@ -50,6 +51,7 @@ __all__ = [
     "PFedMe",
     "PerFedAvg",
     "Power",
+    "Privacy",
     "Problem",
     "ProxAL",
     "Ray",

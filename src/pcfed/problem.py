@@ -11,6 +11,7 @@ the paper's problem.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,9 @@ import numpy as np
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import did_you_mean, short_repr
 from pcfed.losses import Loss
+from pcfed.losses.public import PublicLoss
 from pcfed.notebook import bar_chart, html_table
+from pcfed.privacy import Privacy
 from pcfed.sets import Blocks, Box, ConvexSet
 from pcfed.tree_sums import tree_mean
 from pcfed.validation import boolean, count, floating, instance, positive, type_text
@@ -61,6 +64,8 @@ class Agent:
     intercept_bound : float, optional
         The largest absolute value of an intercept that the set does not constrain. With a bound and
         a bounded set, certificates are finite; by default there is none.
+    privacy : Privacy, optional
+        A budget of differential privacy for the records of the agent; by default there is none.
 
     Examples
     --------
@@ -80,6 +85,7 @@ class Agent:
     name: str = ""
     constrain_intercept: bool = False
     intercept_bound: float | None = None
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -101,6 +107,8 @@ class Agent:
         if self.intercept_bound is not None:
             bound = self._checked_intercept_bound(self.intercept_bound)
             object.__setattr__(self, "intercept_bound", bound)
+        if self.privacy is not None:
+            self._check_privacy(self.privacy)
         limited = self.loss.intercept_slice if not self.constrain_intercept else None
         self.constraint.check_model_length(self.loss.n if limited is None else limited.start)
         # Raises if the set is empty.
@@ -143,15 +151,58 @@ class Agent:
             )
         return positive("Agent: intercept_bound", bound)
 
-    def typical_smoothness(self, batch: int) -> float:
-        """Return that of the loss; it is computed once for every size of batches."""
+    def _check_privacy(self, privacy: Privacy) -> None:
+        """Raise if the loss has no clipped gradients, or the set of features no norm."""
+        instance("Agent: privacy", privacy, Privacy, "give one such as Privacy(2.0, 1e-5)")
+        if not self.loss.can_clip:
+            raise ValueError(
+                "Agent: a privacy budget needs a loss with clipped gradients of single samples, "
+                f"got {type(self.loss).__name__} without; take another loss, or remove privacy."
+            )
+        if privacy.feature_norm is not None and math.isinf(self.loss.curvature_bound(1.0)):
+            raise ValueError(
+                "Agent: privacy.feature_norm must be left out for losses that are not linear "
+                f"models, got {privacy.feature_norm:g}; remove it."
+            )
+
+    @cached_property
+    def public_view(self) -> Agent:
+        """The agent as algorithms see it: without its records if it has a privacy budget."""
+        if self.privacy is None or isinstance(self.loss, PublicLoss):
+            return self
+        other = copy.copy(self)
+        other.__dict__.pop("_typical_smoothness", None)
+        curvature = self.loss.curvature_bound(self.privacy.feature_norm)
+        loss = PublicLoss(self.loss, curvature)
+        other.__dict__.update(loss=loss, test=None)
+        return other
+
+    def typical_smoothness(self, batch: int | None) -> float:
+        """Return that of the loss; it is computed once for every size of batches.
+
+        That of an agent with a privacy budget follows from public numbers.
+        """
+        if self.privacy is not None:
+            return self._public_curvature(self.privacy)
         if batch not in self._typical_smoothness:
             self._typical_smoothness[batch] = self.loss.typical_smoothness(batch)
         return self._typical_smoothness[batch]
 
     @cached_property
-    def _typical_smoothness(self) -> dict[int, float]:
+    def _typical_smoothness(self) -> dict[int | None, float]:
         return {}
+
+    def _public_curvature(self, privacy: Privacy) -> float:
+        """Return the curvature to expect, from public numbers, or raise if it needs the data."""
+        found = self.public_view.loss.smoothness()
+        if math.isinf(found):
+            raise ValueError(
+                "Agent: the curvature of the loss of an agent with a privacy budget must follow "
+                "from public numbers, got an algorithm that needs it and feature_norm None; give "
+                "Privacy a feature_norm (for linear models), or take an algorithm whose step is a "
+                "number, such as FedAvg(step=0.1)."
+            )
+        return found
 
 
 class LazyAgents(Sequence[Agent]):
@@ -182,6 +233,11 @@ class LazyAgents(Sequence[Agent]):
         agent = self._make_agent(position)
         advice = "return Agent(loss, constraint)"
         instance(f"Problem.lazy: make_agent({position})", agent, Agent, advice)
+        if agent.privacy is not None:
+            raise ValueError(
+                f"Problem.lazy: agents must have no privacy budget, got one at {position}; give "
+                "Problem a list of agents, so that the budgets are planned before the first round."
+            )
         return agent
 
 
@@ -323,7 +379,12 @@ class Problem:
         """
         sizes = [None] * self.m if batches is None else batches
         pairs = zip(self.agents, sizes, strict=True)
-        return max(agent.loss.typical_smoothness(size) for agent, size in pairs)
+        return max(agent.typical_smoothness(size) for agent, size in pairs)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether an agent has a privacy budget; agents that are made on demand have none."""
+        return not self.is_lazy and any(agent.privacy for agent in self.agents)
 
     @property
     def losses_at_average(self) -> bool:

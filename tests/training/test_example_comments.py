@@ -33,6 +33,9 @@ ALSO = {
     "algorithm.step=0.01": ["algorithm.name=FedAvg"],
     'algorithm.penalty="auto"': ["algorithm.name=PCFedAvg"],
     "algorithm.penalty=0.01": ["algorithm.name=PCFedAvg"],
+    "defaults.privacy={epsilon = 2.0, delta = 1e-5, feature_norm = 3.0}": [
+        f"training.seed={2**62}"
+    ],
 }
 """What else the comments ask for."""
 

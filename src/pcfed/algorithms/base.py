@@ -74,7 +74,8 @@ class RunInfo:
     batches : tuple of int or None
         Every agent's number of samples in a gradient of the first round; None for all.
     noisy : bool
-        Whether gradients are computed on batches, not on all data, until the end of the run.
+        Whether gradients have noise until the end of the run: they are computed on batches, not on
+        all data, or agents have privacy budgets.
     """
 
     rounds: int
@@ -189,6 +190,14 @@ class Algorithm(ABC):
             Number of agents in the roster.
         """
         return self.sends
+
+    def num_gradients(self, local_steps: int) -> int:
+        """Return how many gradients an agent takes in a round at most, by default one per step.
+
+        Agents with a privacy budget account for so many; the gradients at several points that are
+        computed in one call count once.
+        """
+        return local_steps
 
     @abstractmethod
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:

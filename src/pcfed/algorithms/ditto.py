@@ -60,6 +60,10 @@ class Ditto(OwnModelAlgorithm):
     def _added_curvature(self, rounds: int) -> float:
         return float(self.prox)
 
+    def num_gradients(self, local_steps: int) -> int:
+        """Return one for the shared model and one for the own model per step."""
+        return 2 * local_steps
+
     def local(
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
     ) -> Update:

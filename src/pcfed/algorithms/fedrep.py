@@ -118,6 +118,10 @@ class FedRep(OwnModelAlgorithm):
         self._own_entries(models.shape[-1])
         return super().start(models)
 
+    def num_gradients(self, local_steps: int) -> int:
+        """Return those on the own block and those on the shared one."""
+        return self.own_steps + local_steps
+
     def local(
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
     ) -> Update:

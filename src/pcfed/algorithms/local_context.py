@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from pcfed.arrays import Array, Workspace
 from pcfed.kernels.arguments import BatchSource
 from pcfed.losses.stack import Stack, own_source
+from pcfed.privacy import PrivateGradients
 from pcfed.problem import Agent
 from pcfed.sampling import BatchSampler, Rows
 from pcfed.sets import SetRows, WarmStart
@@ -59,6 +60,9 @@ class LocalContext:
         Where the agents are in the stack; by default at their positions.
     workspace : Workspace, optional
         Where arrays come from.
+    private : sequence of PrivateGradients, optional
+        Where the gradients of agents with a privacy budget come from; all agents of a group have
+        one, or none has. Such agents are seen without their records (`Agent.public_view`).
     """
 
     def __init__(
@@ -74,8 +78,17 @@ class LocalContext:
         stack: Stack | None = None,
         stack_rows: Sequence[int] | None = None,
         workspace: Workspace | None = None,
+        private: Sequence[PrivateGradients] = (),
     ) -> None:
-        self.agents = tuple(agents)
+        self.agents = tuple(agent.public_view for agent in agents)
+        self._losses = tuple(agent.loss for agent in agents)
+        self._private = tuple(private)
+        if len(self._private) != sum(agent.privacy is not None for agent in agents):
+            raise ValueError(
+                "LocalContext: private must have one entry for each agent with a privacy budget, "
+                f"got {len(self._private)} for {len(self.agents)} agents; give a group of agents "
+                "that all have a budget, or none."
+            )
         self.positions = np.asarray(positions, np.intp)
         self.steps = steps
         self.batches = tuple(batches)
@@ -93,8 +106,14 @@ class LocalContext:
 
     @cached_property
     def noisy(self) -> NDArray[np.bool_]:
-        """Whether each agent's gradients are computed on some of its data only."""
-        return np.array([not batches.is_full_batch for batches in self.batches])
+        """Whether each agent's gradients have noise, of batches or for privacy."""
+        private = bool(self._private)
+        return np.array([private or not batches.is_full_batch for batches in self.batches])
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the agents have privacy budgets."""
+        return bool(self._private)
 
     @cached_property
     def coupling(self) -> Array:
@@ -145,8 +164,13 @@ class LocalContext:
         """Write every agent's gradient on its batch of a local step to its row of ``out``.
 
         With ``x`` of shape (agents, points, n), like ``out``, the points of an agent share the pass
-        over its batch.
+        over its batch. Every gradient of an agent with a privacy budget has a batch of its own,
+        whatever the step is.
         """
+        if self._private:
+            for i, private in enumerate(self._private):
+                private.write(self._losses[i], x[i], out[i])
+            return out
         for part, rows in self._parts:
             if self._stack is not None and isinstance(rows, np.ndarray):
                 self._stack.gradient(self._stack_rows[part], x[part], rows[step], out=out[part])
@@ -169,6 +193,8 @@ class LocalContext:
         the gradients of all agents.
         """
         sources: list[tuple[slice, BatchSource]] = []
+        if self._private:
+            return sources  # kernels would add no noise
         for part, rows in self._parts:
             if self._stack is not None and isinstance(rows, np.ndarray):
                 source = self._stack.source(self._stack_rows[part], rows)

@@ -102,6 +102,11 @@ class PCFedAvg(PenaltyAlgorithm):
                     "PCFedAvg: step can be 'theory' only if all losses are taken at the average, "
                     "got agents with a positive personalization; give 'auto' or a number."
                 )
+            if problem.is_private:
+                raise ValueError(
+                    "PCFedAvg: step can be 'theory' only if no agent has a privacy budget, got "
+                    "agents that have one; give 'auto' or a number."
+                )
             step = problem.largest_step(largest, run_info.max_local_steps)
             return replace(self, step=step, penalty=penalty)
         if self.step != "auto":

@@ -37,7 +37,15 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from pcfed.algorithms.base import STATISTICS, Algorithm, RoundInfo, Sums, Update, Vectors
+from pcfed.algorithms.base import (
+    STATISTICS,
+    Algorithm,
+    RoundInfo,
+    RunInfo,
+    Sums,
+    Update,
+    Vectors,
+)
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.pcfedsplit_steps import (
     LocalProblems,
@@ -49,7 +57,7 @@ from pcfed.algorithms.pcfedsplit_steps import (
 from pcfed.algorithms.registry import register
 from pcfed.algorithms.sums import add_scaled
 from pcfed.arrays import Array, Float64Array
-from pcfed.problem import Center
+from pcfed.problem import Center, Problem
 from pcfed.validation import positive, real
 
 Prox = float | Literal["auto"]
@@ -156,6 +164,13 @@ class PCFedSplit(Algorithm):
         other = copy.copy(self)
         object.__setattr__(other, "center", center)
         return other
+
+    def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
+        """Return the algorithm itself; raise if a private agent has no public curvature."""
+        for agent in problem.agents if problem.is_private else ():
+            if agent.privacy is not None:
+                agent.typical_smoothness(None)
+        return self
 
     def sent_vectors(self, server: Vectors, m: int) -> tuple[str, ...]:
         """Return the names of the updates, and ``offset`` while there are agents to join."""

@@ -21,7 +21,8 @@ the centre is free, $\alpha$ is infinite and $\bar y = 0$.
 The curvature L is what the loss expects, times a factor. If the last step of a round is much longer
 than the first or, in some rounds, not much shorter, the agent measures the curvature along it, with
 one more gradient on the same batch. If that exceeds L by too much, steps are too long: the factor
-is raised until it does not, and the agent takes the steps of the round again.
+is raised until it does not, and the agent takes the steps of the round again. Agents with a privacy
+budget take L from public numbers and measure nothing.
 """
 
 from __future__ import annotations
@@ -299,7 +300,8 @@ def _measure(
     # A first step that is not finite is a fault of the data, which shorter steps do not mend.
     measured = np.where(np.isfinite(last) | ~np.isfinite(longest), 0.0, np.nan)
     asked = (last >= longest) & np.isfinite(last)
-    if not asked.any():
+    # With noise for privacy, a difference of gradients says nothing about the curvature.
+    if not asked.any() or context.is_private:
         return measured[:, None]
     again = _gradients(context, moved, context.steps - 1, np.empty_like(g))
     size, change, norm = _norms(moved), _norms(again - g), _norms(again)

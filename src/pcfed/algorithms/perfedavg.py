@@ -70,6 +70,10 @@ class PerFedAvg(OwnModelAlgorithm):
         boolean("PerFedAvg: hessian_free", self.hessian_free)
         positive("PerFedAvg: difference", self.difference)
 
+    def num_gradients(self, local_steps: int) -> int:
+        """Return two or three per local step, and those of the own model."""
+        return (3 if self.hessian_free else 2) * local_steps + self.own_steps
+
     def local(
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
     ) -> Update:

@@ -68,6 +68,10 @@ class PFedMe(OwnModelAlgorithm):
     def _added_curvature(self, rounds: int) -> float:
         return float(self.prox)
 
+    def num_gradients(self, local_steps: int) -> int:
+        """Return ``own_steps`` per local step."""
+        return self.own_steps * local_steps
+
     def local(
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
     ) -> Update:

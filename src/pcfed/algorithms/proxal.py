@@ -114,6 +114,10 @@ class ProxAL(SharedModelAlgorithm):
         private = {name: np.zeros_like(models) for name in ("u", "dual", "mu", "total")}
         return server, {**private, "outer": np.full((len(models), 1), NEVER)}
 
+    def num_gradients(self, local_steps: int) -> int:
+        """Return one per local step, and that with which an outer iteration begins."""
+        return 1 + local_steps
+
     def local(
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
     ) -> Update:

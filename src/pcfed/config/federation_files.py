@@ -53,6 +53,7 @@ from pcfed.config.personalization import (
     center_errors,
     default_center,
 )
+from pcfed.config.privacy import Budget
 from pcfed.config.train_file import Dtype
 from pcfed.config.validation_errors import read_toml, suggest, validate_file
 from pcfed.errors import short_repr
@@ -387,6 +388,11 @@ class AgentFile(FileModel):
     personalization: UnitInterval = DEFAULT_PERSONALIZATION
     """How much of the agent's loss is taken at its own model: 0 takes it at the shared model, as in
     the paper, 1 at the own model; the server does not need to know it."""
+    privacy: Budget | None = Field(
+        default=None, examples=[{"epsilon": 2.0, "delta": 1e-5, "feature_norm": 3.0}]
+    )
+    """A budget of differential privacy for the agent's rows, in all trainings together. By default
+    there is none."""
     batch: Portion = 1.0
     """Rows in one gradient: a share of the agent's rows (1.0 is all of them), or a number of
     rows."""
@@ -407,6 +413,15 @@ class AgentFile(FileModel):
     imports: Modules = Field(default=(), examples=[["my_algorithms"]])
     """Modules to import, beside this file or on Python's path, for example because they register
     the algorithm of the training. The server can't add to them."""
+
+    def _errors(self) -> Iterator[WrongKey]:
+        hidden = [name for name in self.report if name in ("loss", "accuracy")]
+        if self.privacy is not None and hidden:
+            yield (
+                "report",
+                f"must not have {' and '.join(hidden)} where there is a privacy budget, because "
+                "they are computed from the rows; remove them.",
+            )
 
     def only_secure(self, agents: int) -> bool:
         """Return whether the agent takes part in a training only with a secure sum."""

@@ -47,9 +47,11 @@ from pcfed.config.personalization import (
     center_errors,
     default_center,
 )
+from pcfed.config.privacy import Budget, format_budget, privacy_errors
 from pcfed.config.validation_errors import dotted, read_toml, validate_file
 from pcfed.errors import display_path, short_repr
 from pcfed.losses.kinds import MODEL_KINDS, TORCH, LinearKind, Output
+from pcfed.privacy import Privacy
 from pcfed.problem import Center
 from pcfed.sets import ConvexSet, WholeSpace
 
@@ -260,6 +262,9 @@ class Defaults(FileModel):
     personalization: UnitInterval = DEFAULT_PERSONALIZATION
     """How much of an agent's loss is taken at its own model: 0 takes it at the shared model, as in
     the paper, 1 at the own model."""
+    privacy: Budget | None = None
+    """A budget of differential privacy for the rows of an agent; the models are then private for
+    them, all other files are not. By default there is none."""
 
 
 class AgentTable(FileModel):
@@ -277,6 +282,8 @@ class AgentTable(FileModel):
     number for all agents that have it."""
     personalization: UnitInterval | None = Field(default=None, examples=[0.5])
     """How much of the agent's loss is taken at its own model, from 0 to 1."""
+    privacy: Budget | None = Field(default=None, examples=[{"epsilon": 2.0, "delta": 1e-5}])
+    """A budget of differential privacy for the agent's rows."""
 
 
 class TrainFile(FileModel):
@@ -305,6 +312,7 @@ class TrainFile(FileModel):
     def _errors(self) -> Iterator[WrongKey]:
         yield from center_errors(self.algorithm, self.training.center, "training.center")
         yield from auto_errors(self.algorithm, self.defaults.coupling, "defaults.coupling")
+        yield from privacy_errors(self)
         data = self.data
         if self.model.is_torch and data.standardize:
             yield (
@@ -360,6 +368,8 @@ class AgentSettings:
         number for ``"auto"``.
     personalization : float
         $\theta_i$, how much of its loss is taken at its own model.
+    privacy : Privacy or None
+        The budget of differential privacy for its rows.
     """
 
     name: str
@@ -368,11 +378,14 @@ class AgentSettings:
     constraint: ConvexSet
     coupling: Coupling
     personalization: float
+    privacy: Privacy | None = None
 
     def resolved(self) -> dict[str, Any]:
         """Return everything but the name, in the form of an agent's table."""
         table = {**vars(self), "constraint": format_constraint(self.constraint)}
         del table["name"]
+        if self.privacy is not None:
+            table["privacy"] = format_budget(self.privacy)
         return _without_none(table)
 
 
@@ -413,6 +426,11 @@ class Config:
         options = " ".join(each.option for each in self.overrides[:2])
         number = len(self.overrides)
         return f"{where} with {options if number <= 2 else f'{number} values of --set'}"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether an agent has a privacy budget."""
+        return any([self.defaults.privacy, *(agent.privacy for agent in self.agents)])
 
     @property
     def center(self) -> Center:
@@ -562,6 +580,7 @@ def _settings(name: str, agent: AgentTable, data: Data, defaults: Defaults) -> A
         personalization=(
             defaults.personalization if agent.personalization is None else agent.personalization
         ),
+        privacy=defaults.privacy if agent.privacy is None else agent.privacy,
     )
 
 

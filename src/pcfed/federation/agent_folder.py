@@ -33,6 +33,7 @@ target = {target}  # the column to predict
 constraint = {constraint}  # on the coefficients; "whole_space" is no constraint
 # personalization = 0.5   # of the loss at the own model: 0 none, 1 all
 # coupling = 0.1          # how strongly the shared model attracts the own one
+# privacy = {{epsilon = 2.0, delta = 1e-5, feature_norm = 3.0}}  # limit what models reveal of rows
 # batch = 1.0             # rows in one gradient: a share, or a number
 # secure = true           # refuse trainings in which the server could read single updates
 # rollbacks = 0           # how often a secure training may go back to an earlier round

@@ -43,6 +43,10 @@ NOTES = (
     "One of the {m} agents of the training {training}. This folder stays with the agent.",
     "Scores are those on {rows}.",
 )
+PRIVATE = (
+    "model.npz and models.npz are private for the rows, with ε {epsilon:g} and δ {delta:g}; this "
+    "report and all other files of this folder are not."
+)
 NO_SHARED_MODEL = "The algorithm has no shared model; the own model stands for it."
 
 
@@ -186,6 +190,8 @@ def _outcome(
     is_known = objective is not None and gap is not None
     rows = "the rows of the training" if agent.test is None else "held-out rows"
     notes = [note.format(**metadata, rows=rows) for note in NOTES]
+    if agent.privacy is not None:
+        notes.append(PRIVATE.format(**vars(agent.privacy)))
     return Outcome(
         status="finished",
         rounds=int(metadata["round"]),

@@ -10,6 +10,7 @@ lost, late or repeated and whenever a process dies.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, Update
+from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, RunInfo, Update
 from pcfed.algorithms.grid import Grid, Integers, add_integers, encode_all, joined_integers
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
 from pcfed.federation.client_state import Audit, ClientState, PendingUpdate
 from pcfed.federation.norm_limits import vector_norm
-from pcfed.federation.paths import LOCK, STATE
+from pcfed.federation.paths import LOCK, PRIVACY, STATE
+from pcfed.federation.privacy_ledger import PrivacyLedger
 from pcfed.federation.protocol import (
     MASKED,
     NO_ROUND,
@@ -34,6 +36,7 @@ from pcfed.federation.protocol import (
     Message,
     ProtocolError,
     Scalar,
+    algorithm_metadata,
     audit_digest,
     audit_directions,
     check_version,
@@ -41,11 +44,13 @@ from pcfed.federation.protocol import (
     is_secure,
     read_algorithm,
     read_round_info,
+    round_metadata,
 )
 from pcfed.federation.rollback import earlier_state, keep_state, remove_unneeded
 from pcfed.federation.row_sums import ROW_SUMS, SQUARES, TOTALS, row_sums_reply
 from pcfed.guarantees.federated_certificate import REPLY_VECTORS, certificate_reply, summands
-from pcfed.problem import Agent
+from pcfed.privacy import Mechanism, PrivateGradients
+from pcfed.problem import Agent, Problem
 from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.locks import exclusive_lock
@@ -53,6 +58,10 @@ from pcfed.storage.locks import exclusive_lock
 if TYPE_CHECKING:  # it needs an optional package
     from pcfed.federation.secure_agent import SecureAgent
 
+
+PUBLIC_METRICS = ("infeasibility", "rows")
+"""The metrics that an agent with a privacy budget may report: they do not depend on its records,
+or only through its model."""
 
 BEFORE_TRAINING = frozenset({*SUM_KINDS, TOTALS, SQUARES})
 """Messages that may come before the scaling of the data is known: they start no state."""
@@ -85,6 +94,9 @@ class Client:
         Whether its owner refuses trainings without a secure sum.
     rollbacks : int
         How often a training with a secure sum may go back, as far as its owner consents.
+    ledger : Path, optional
+        The file with what is spent of the agent's privacy budget in all trainings, if it has one;
+        by default it is in the folder.
     """
 
     def __init__(
@@ -101,6 +113,7 @@ class Client:
         secure: SecureAgent | None = None,
         only_secure: bool = False,
         rollbacks: int = 0,
+        ledger: Path | None = None,
     ) -> None:
         self.name, self.agent, self.folder = name, agent, folder
         self._certificate, self._report = certificate, report
@@ -108,6 +121,20 @@ class Client:
         self._secure, self._only_secure, self._rollbacks = secure, only_secure, rollbacks
         size = resolve_batch_size(batch, agent.loss.size, agent=name)
         self._batches = BatchSampler(agent.loss.size, size)
+        self._ledger = self._privacy_ledger(ledger)
+
+    def _privacy_ledger(self, path: Path | None) -> PrivacyLedger | None:
+        """Return what is spent of the agent's privacy budget; None if it has none."""
+        privacy, batches = self.agent.privacy, self._batches
+        if privacy is None:
+            return None
+        if unknown := set(self._report) - {*PUBLIC_METRICS}:
+            raise ValueError(
+                f"{self.name}: report must have only {', '.join(PUBLIC_METRICS)} where there is a "
+                f"privacy budget, got {', '.join(sorted(unknown))}; remove the others."
+            )
+        mechanism = Mechanism.of(batches.num_samples, batches.batch_size, batches.sampling)
+        return PrivacyLedger(path or self.folder / PRIVACY, privacy, mechanism)
 
     @property
     def state_path(self) -> Path:
@@ -126,6 +153,7 @@ class Client:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Flower may start a second process for this agent while the first still runs.
         with exclusive_lock(self.folder / LOCK):
+            self._check_privacy(message)
             state = self._load_state(algorithm, message)
             self._check_secure(state, message)
             state = self._follow_rollbacks(algorithm, state, message)
@@ -141,6 +169,47 @@ class Client:
                 state.save(self.state_path)
             remove_unneeded(self.folder, state, message.metadata)
             return reply
+
+    def _check_privacy(self, message: Message) -> None:
+        """Refuse what would reveal something about records outside of the privacy budget."""
+        kind = message.kind
+        if self._ledger is None:
+            return
+        if kind in (*REPLY_VECTORS, TOTALS, SQUARES):
+            what = "standardization is" if kind in (TOTALS, SQUARES) else "certificates are"
+            raise ProtocolError(
+                f"its owner has set a privacy budget, and {what} computed from the records"
+            )
+
+    def _can_pay(self, algorithm: Algorithm, message: Message) -> bool:
+        """Return whether the privacy budget allows another round, if there is one."""
+        metadata = message.metadata
+        gradients = algorithm.num_gradients(int(metadata["steps"]))
+        return self._ledger is None or self._ledger.can_pay(str(metadata["training"]), gradients)
+
+    def _private_gradients(
+        self, algorithm: Algorithm, state: ClientState, message: Message, steps: int
+    ) -> list[PrivateGradients]:
+        """Return the gradients of a round, which are counted on the disk before they are taken."""
+        if self._ledger is None:
+            return []
+        metadata, index = message.metadata, int(message.metadata["round"])
+        if "rounds" not in metadata:
+            raise ProtocolError(
+                "the server does not say how many rounds there are, which its privacy budget needs"
+            )
+        gradients = algorithm.num_gradients(steps)
+        left = max(1, int(metadata["rounds"]) - index)
+        try:
+            algorithm.resolved(Problem([self.agent]), RunInfo(left, steps, noisy=True))
+        except ValueError:  # before anything is counted
+            raise ProtocolError(
+                f"{type(algorithm).__name__} needs privacy.feature_norm in the agent's file"
+            ) from None
+        question = _question(self.agent, state, message)
+        training = str(metadata["training"])
+        plan, secret = self._ledger.charge(training, gradients, left, question)
+        return [PrivateGradients(plan, plan.key(secret, training, index), gradients)]
 
     def model(self, server: Mapping[str, Array], algorithm: Algorithm) -> Array:
         """Return the agent's own model, from the server's vectors and the saved state."""
@@ -162,7 +231,7 @@ class Client:
             "training": received["training"],
             "round": received["round"],
             "rollbacks": received["rollbacks"],
-            "certificate": self._certificate,
+            "certificate": self._certificate and self._ledger is None,
         }
         vectors: Mapping[str, NDArray[Any]] = {}
         if state.secure and kind in SUM_KINDS:
@@ -197,6 +266,12 @@ class Client:
     def _answer_of_sum(self, message: Message) -> dict[str, Scalar]:
         """Return the metadata of a reply to a message that is about a secure sum itself."""
         secure = self._secure_agent()
+        if "group" in message.metadata and not self._can_pay(
+            read_algorithm(message.metadata), message
+        ):
+            # It announces nothing for the next round, and sits it out; audits go on.
+            rest = {key: each for key, each in message.metadata.items() if key != "group"}
+            message = Message(message.kind, rest, message.vectors)
         answers = {
             "introduce": secure.introduce,
             "announce": secure.announce,
@@ -223,7 +298,9 @@ class Client:
             found = certificate_reply(kind, self.agent, model, message.vectors, m)
             integers = grid.encode_wide(kind, summands(kind, *found))
         elif kind in ROW_SUMS:
-            sums = row_sums_reply(message, self.agent, model, self._columns)
+            # Losses on held-out records are not in the privacy budget: it sends none.
+            agent = self.agent if self._ledger is None else replace(self.agent, test=None)
+            sums = row_sums_reply(message, agent, model, self._columns)
             integers = grid.encode_wide(kind, sums)
         else:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
@@ -388,13 +465,16 @@ class Client:
             )
         if state.secure:
             self._secure_agent().hear(message)
+        steps = int(metadata["steps"])
+        private = self._private_gradients(algorithm, state, message, steps)
         context = LocalContext(
             [self.agent],
             [int(metadata["position"])],
-            int(metadata["steps"]),
+            steps,
             [self._batches],
             seed=int(metadata["seed"]),
             index=round_info.index,
+            private=private,
         )
         received = {name: vector.astype(np.float64) for name, vector in message.vectors.items()}
         # The server refuses an update that is not finite; NumPy's warnings would add nothing.
@@ -417,6 +497,20 @@ class Client:
                     f"{limit:.3g} of the training, so that it is not sent; if it is right, the "
                     "server must raise rounds.norm_limit."
                 )
+
+
+def _question(agent: Agent, state: ClientState, message: Message) -> str:
+    """Return a digest of all that the gradients of a round depend on, beside the records."""
+    own = [agent.privacy, agent.constraint, agent.coupling, agent.personalization]
+    keys = ("training", "position", "steps", *algorithm_metadata(read_algorithm(message.metadata)))
+    info = read_round_info(message.metadata)
+    asked = [*(message.metadata.get(key) for key in keys), round_metadata(info)]
+    text = json.dumps([*map(repr, own), *asked])
+    found = hashlib.sha256(text.encode())
+    for vectors in (message.vectors, state.private):
+        for name in sorted(vectors):
+            found.update(name.encode() + np.ascontiguousarray(vectors[name], np.float64).tobytes())
+    return found.hexdigest()
 
 
 def _grid(metadata: Mapping[str, Scalar]) -> Grid:

@@ -24,7 +24,7 @@ from pcfed.extras import MissingExtra
 from pcfed.federation.agent_report import AgentFiles
 from pcfed.federation.client import BEFORE_TRAINING, Client
 from pcfed.federation.identity import Identity, Roster
-from pcfed.federation.paths import SECRETS, training_directory
+from pcfed.federation.paths import PRIVACY, SECRETS, training_directory
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError, Scalar
 from pcfed.federation.row_sums import read_scaling
 from pcfed.federation.secure_agent import SecureAgent
@@ -93,6 +93,10 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
     scaling = read_scaling(message.metadata, len(model.features))
     if model.standardize and scaling is None and message.kind not in BEFORE_TRAINING:
         raise ProtocolError("the server standardizes the data, and sent no means and scales")
+    if model.standardize and file.privacy is not None:
+        raise ProtocolError(
+            "its owner has set a privacy budget, and standardization is computed from the records"
+        )
     rows = read_rows(path, file, model)
     return Client(
         file.name,
@@ -106,6 +110,8 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
         secure=secure,
         only_secure=file.only_secure(int(message.metadata["m"])),
         rollbacks=file.rollbacks,
+        # In all trainings together: the file is beside that of the agent.
+        ledger=path.with_name(f"{file.name}.{PRIVACY}"),
     )
 
 
@@ -169,6 +175,7 @@ def build_agent(
         test=test[0] if test else None,
         name=file.name,
         intercept_bound=model.resolved_intercept_bound,
+        privacy=file.privacy,
     )
 
 

@@ -8,6 +8,8 @@ server.heating/                  north.heating/
     settings.json, lock              config.json, outcome.json, models.npz: as those of a training
     earlier/                         earlier/        checkpoints and states to go back to
     open_sum.npz                     secrets.json    of secure sums
+
+north.privacy.json, beside the agent's file: what all trainings have spent of a privacy budget
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
 STATE, MODEL, REPORT = "state.npz", "model.npz", "report.html"
 EARLIER = "earlier"
 SECRETS, OPEN_SUM, ROSTER = "secrets.json", "open_sum.npz", "roster.toml"
+PRIVACY = "privacy.json"
 
 
 def training_directory(file: Path, training: str) -> Path:

@@ -563,6 +563,7 @@ class Server:
             **round_metadata(self._round_info),
             **metadata,
             "training": config.training,
+            "rounds": config.rounds,
             "steps": config.local_steps,
             "seed": config.seed,
             "center": config.center,

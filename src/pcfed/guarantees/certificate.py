@@ -286,6 +286,17 @@ class Certificate:
         return html_table(repr(self), columns, rows) + chart
 
 
+def refuse_private(names: Sequence[str], agents: Sequence[Agent]) -> None:
+    """Raise if an agent has a privacy budget: a certificate is computed from its records."""
+    for name, agent in zip(names, agents, strict=False):
+        if agent.privacy is not None:
+            raise ValueError(
+                f"certify: agents must have no privacy budget, got one of {name}: a certificate is "
+                "computed from the records, which would spend more; project the models with "
+                "agent.feasible_set.project to make them feasible."
+            )
+
+
 def certify(
     problem: Problem,
     result: Result | Array,
@@ -322,6 +333,8 @@ def certify(
     ------
     ProjectionError
         If a projection fails, for example because a set is empty.
+    ValueError
+        If an agent has a privacy budget.
 
     References
     ----------
@@ -345,6 +358,7 @@ def certify(
     """
     instance("certify: problem", problem, Problem, "call certify(problem, result)")
     count("certify: tightening", tightening, minimum=0)
+    refuse_private(problem.names, problem.agents if problem.is_private else ())
     given = result.models if isinstance(result, Result) else result
     x = problem.as_models("certify: result", given)
     with np.errstate(all="ignore"):  # what overflows is an error or an infinite gap

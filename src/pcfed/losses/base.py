@@ -83,6 +83,43 @@ class Loss(ABC):
             self.gradient(x, rows, out=g)
         return out
 
+    @property
+    def can_clip(self) -> bool:
+        """Whether it has `clipped_gradients`; False by default."""
+        return False
+
+    def clipped_gradients(
+        self, points: Array, rows: Rows, clip: float, feature_norm: float | None, out: Array
+    ) -> Array:
+        r"""Write the means of clipped gradients of single samples to ``out``; for private agents.
+
+        With $g_j$ the gradients of sample j at all points, joined to one vector, it is
+
+        $$ \frac{1}{b} \sum_j \min\Big(1, \frac{\text{clip}}{\|g_j\|}\Big) g_j + \nabla r . $$
+
+        Parameters
+        ----------
+        points : array of shape (points, n)
+            The parameters.
+        rows : slice, array of int, or None
+            The samples of the batch; None for all.
+        clip : float
+            The largest norm of the joined gradients of a sample.
+        feature_norm : float, optional
+            The largest norm of a row of features; longer ones are scaled down to it.
+        out : array of shape (points, n)
+            Where to write the result; returned.
+        """
+        name = type(self).__name__
+        raise ValueError(
+            f"{name}: a privacy budget needs a loss with clipped gradients of single samples, got "
+            "one without; implement can_clip and clipped_gradients, or remove the budget."
+        )
+
+    def curvature_bound(self, feature_norm: float | None) -> float:
+        """Return the curvature to expect, from public numbers only; infinity by default."""
+        return math.inf
+
     @abstractmethod
     def smoothness(self) -> float:
         """Return $L_f$, a Lipschitz constant of the gradient; infinity if none is known."""

@@ -69,6 +69,16 @@ def max_squared_row_norm(features: Features, *, intercept: bool) -> float:
     return features.scale**2 * largest + float(intercept)
 
 
+def row_norms(features: Features) -> Float64Array:
+    """Return the norm of every row, without an intercept."""
+    norms = np.empty(features.shape[0])
+    for block, part in features.blocks(ALL_ROWS):
+        wide = block.astype(np.float64)
+        norms[part] = np.sqrt(np.asarray((wide * wide).sum(axis=1)).ravel())
+    norms *= features.scale
+    return norms
+
+
 def _gram_product(features: Features, v: Float64Array, intercept: bool) -> Float64Array:
     """Return ΦᵀΦ v in one pass over the data, with sums over blocks in float64."""
     columns, scale = features.shape[1], features.scale

@@ -162,6 +162,63 @@ class LinearModel(CheckedLoss):
                 G, _ = self._split(grad)
                 G += self.dtype.type(self.l2) * self._split(x)[0]
 
+    @property
+    def can_clip(self) -> bool:
+        """Whether the gradient is that of this class, and not replaced by a subclass."""
+        return type(self).gradient is LinearModel.gradient
+
+    def clipped_gradients(
+        self, points: Array, rows: Rows, clip: float, feature_norm: float | None, out: Array
+    ) -> Array:
+        """Write the means of clipped gradients; see `Loss.clipped_gradients`.
+
+        The gradient of a sample is the product of the derivative r in its logits and its features,
+        so that its norm is the product of their norms.
+        """
+        if not self.can_clip:
+            return super().clipped_gradients(points, rows, clip, feature_norm, out)
+        index, count = self._check_batch(rows)
+        # Rounding must not make a clipped gradient longer than the bound.
+        clip *= 1 - 64 * float(np.finfo(self.dtype).eps)
+        totals = np.zeros(points.shape)
+        with np.errstate(all="ignore"):
+            for block, part in self._features.blocks(index):
+                norms = self._row_norms[part]
+                shrink = np.ones_like(norms)
+                if feature_norm is not None:
+                    shrink = np.minimum(1, feature_norm / norms, where=norms > 0, out=shrink)
+                slopes = []
+                for x in points:
+                    W, b = self._split(x)
+                    logits = compute_logits(block, W, None, self.scale)
+                    logits *= shrink.astype(self.dtype)
+                    if b is not None:
+                        logits += b[:, None]
+                    slopes.append(self._logit_gradients(logits, self._targets[part]))
+                squares = sum(np.square(R, dtype=np.float64).sum(axis=0) for R in slopes)
+                lengths = np.sqrt(squares * ((shrink * norms) ** 2 + float(self.intercept)))
+                # A gradient that is not finite would reveal its sample: it counts as zero.
+                factors = np.where(lengths > clip, clip / lengths, 1.0)
+                factors[~np.isfinite(lengths)] = 0.0
+                for R, total in zip(slopes, totals, strict=True):
+                    R = np.where(factors > 0, R, 0) * factors.astype(self.dtype)
+                    G, c = self._split(total)
+                    if c is not None:
+                        c += R.sum(axis=1, dtype=np.float64)
+                    R *= (self.scale * shrink).astype(self.dtype)
+                    G += R @ block
+            np.divide(totals, count, out=out, casting="same_kind")
+            for x, grad in zip(points, out, strict=True):
+                G, _ = self._split(grad)
+                G += self.dtype.type(self.l2) * self._split(x)[0]
+        return out
+
+    def curvature_bound(self, feature_norm: float | None) -> float:
+        r"""Return $c (F^2 + 1) + l_2$ for rows of norm F at most; the 1 is for an intercept."""
+        if feature_norm is None:
+            return math.inf
+        return self.max_logit_curvature * (feature_norm**2 + self.intercept) + self.l2
+
     def smoothness(self) -> float:
         r"""Return $L_f = c\,\lambda_{\max}(\Phi^\top\Phi/N) + l_2$, an upper bound.
 
@@ -221,6 +278,11 @@ class LinearModel(CheckedLoss):
             return self._permuted_from._max_squared_row_norm
         return feature_norms.max_squared_row_norm(self._features, intercept=self.intercept)
 
+    @cached_property
+    def _row_norms(self) -> Float64Array:
+        """The norm of the features of every sample, without the intercept."""
+        return feature_norms.row_norms(self._features)
+
     def permute_samples(self, order: ArrayLike) -> Self:
         """Return a copy of this loss, and of its data, with the samples in another order."""
         index = self._check_order(order)
@@ -228,6 +290,7 @@ class LinearModel(CheckedLoss):
         targets = self._targets[index]
         targets.setflags(write=False)
         features = self._features.permute_rows(index)
+        other.__dict__.pop("_row_norms", None)
         other.__dict__.update(_features=features, _targets=targets, _permuted_from=self)
         return other
 
@@ -235,7 +298,8 @@ class LinearModel(CheckedLoss):
         """Return a copy of this loss on some of its samples, given by their row numbers."""
         index, count = self._check_batch(np.asarray(rows))
         other = copy.copy(self)
-        for name in ("_largest_eigenvalue", "_max_squared_row_norm", "_permuted_from"):
+        norms = ("_largest_eigenvalue", "_max_squared_row_norm", "_row_norms")
+        for name in (*norms, "_permuted_from"):
             other.__dict__.pop(name, None)  # they are those of all samples
         features, targets = self._features.permute_rows(np.asarray(index)), self._targets[index]
         targets.setflags(write=False)

@@ -84,6 +84,10 @@ class SoftmaxRegression(LinearModel):
         factor = 0.8 if batch is None or batch >= self.size else 1.0
         return factor * max(0.2, 2 / self.classes) * super().typical_smoothness(batch)
 
+    def curvature_bound(self, feature_norm: float | None) -> float:
+        r"""Return $\max(0.2, 2/K)$ times that of a linear model, as `typical_smoothness` does."""
+        return max(0.2, 2 / self.classes) * super().curvature_bound(feature_norm)
+
     @property
     def sample_classes(self) -> NDArray[np.intp]:
         """The class of each sample."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.losses import torch_checks
-from pcfed.losses.base import ALL_ROWS, RowIndex, row_numbers, split_index
+from pcfed.losses.base import ALL_ROWS, RowIndex, Rows, row_numbers, split_index
 from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.features import FLOAT64
 from pcfed.losses.torch_checks import NUMPY_DTYPES, TORCH_DTYPES, LossFunction
@@ -28,6 +28,9 @@ from pcfed.validation import count
 
 NUM_TRIAL_SAMPLES = 8
 """The largest number of samples on which the constructor runs the module."""
+
+MAX_SAMPLE_GRADIENTS = 2**23
+"""Numbers in the gradients of single samples that are in memory at the same time."""
 
 
 class TorchLoss(CheckedLoss):
@@ -152,6 +155,44 @@ class TorchLoss(CheckedLoss):
                     part *= len(y) / count
                 total = part if total is None else total.add_(part)
         np.copyto(grad, np.asarray(total.cpu() if total is not None else 0.0))
+
+    @property
+    def can_clip(self) -> bool:
+        """True: gradients of single samples are those of `torch.func`."""
+        return True
+
+    def clipped_gradients(
+        self, points: Array, rows: Rows, clip: float, feature_norm: float | None, out: Array
+    ) -> Array:
+        """Write the means of clipped gradients; see `Loss.clipped_gradients`.
+
+        The loss of a sample is that of a batch of one.
+        """
+        if feature_norm is not None:
+            raise ValueError(
+                "TorchLoss: feature_norm must be left out for modules, got "
+                f"{feature_norm:g}; remove it."
+            )
+        index, count = self._check_batch(rows)
+        clip *= 1 - 64 * float(np.finfo(self.dtype).eps)
+        block = max(1, min(self.block, MAX_SAMPLE_GRADIENTS // (len(points) * self.n)))
+        totals = torch.zeros((len(points), self.n), dtype=torch.float64)
+        flats = []
+        for x in points:
+            flats.append(FlatModule(self._module, list(self._layout)))
+            flats[-1].load(np.ascontiguousarray(x, self.dtype))
+        for part in split_index(index, self.size, block):
+            X, y = self._read_rows(part)
+            grads = torch.stack([flat.sample_gradients(self._loss_fn, X, y) for flat in flats])
+            lengths = grads.double().square().sum(dim=(0, 2)).sqrt()
+            factors = torch.where(lengths > clip, clip / lengths, 1.0)
+            # A gradient that is not finite would reveal its sample: it counts as zero.
+            finite = torch.isfinite(lengths)
+            grads[:, ~finite] = 0.0
+            factors[~finite] = 0.0
+            totals += torch.einsum("pjn,j->pn", grads.double(), factors).cpu()
+        np.divide(totals.numpy(), count, out=out, casting="same_kind")
+        return out
 
     def accuracy(self, x: ArrayLike) -> float:
         """Return the fraction of targets for which the module has its largest output.
@@ -307,6 +348,7 @@ class FlatModule:
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         self.module = copy.deepcopy(module).eval()
         named = dict(self.module.named_parameters())
+        self.names = tuple(names)
         self.parameters = [named[name] for name in names]
         first, n = self.parameters[0], sum(p.numel() for p in self.parameters)
         self._host_vector = torch.empty(n, dtype=first.dtype)
@@ -322,6 +364,18 @@ class FlatModule:
         np.copyto(self._host_vector.numpy(), x)
         if self._vector is not self._host_vector:
             self._vector.copy_(self._host_vector)
+
+    def sample_gradients(self, loss_fn: LossFunction, X: Tensor, y: Tensor) -> Tensor:
+        """Return the gradients of the losses of single samples, one row each."""
+
+        def sample_loss(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
+            output = torch.func.functional_call(self.module, parameters, (x[None],))
+            return loss_fn(output, target[None])
+
+        parameters = dict(zip(self.names, (p.detach() for p in self.parameters), strict=True))
+        by_sample = torch.func.vmap(torch.func.grad(sample_loss), in_dims=(None, 0, 0))
+        grads = by_sample(parameters, X, y)
+        return torch.cat([grads[name].reshape(len(X), -1) for name in self.names], dim=1)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a loss as one flat vector; zeros for unused parameters."""

@@ -13,8 +13,9 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pcfed.algorithms import LocalContext, RunInfo
+from pcfed.algorithms import Algorithm, LocalContext, RunInfo
 from pcfed.algorithms.local_context import loss_points
 from pcfed.arrays import Workspace
 from pcfed.losses import Loss
@@ -22,6 +23,7 @@ from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
 from pcfed.problem import Agent, LazyAgents, Problem
 from pcfed.sampling import BatchSampler, Purpose, Sampling, random_stream, resolve_batch_size
 from pcfed.sets import WarmStart
+from pcfed.simulation.privacy import RunPrivacy, plan_privacy
 from pcfed.validation import count
 
 LocalSteps = int | Sequence[int] | Callable[[int], int | Sequence[int]]
@@ -90,6 +92,8 @@ class Plan:
         self._local_steps = local_steps
         self._participation = participation
         self.batch, self.sampling = batch, sampling
+        self.privacy: RunPrivacy | None = None
+        """The budgets of private agents, once they are planned."""
         if problem.is_lazy:
             self._sizes: list[int] = []  # to know them, every agent would have to be made
         else:
@@ -107,18 +111,46 @@ class Plan:
     def local_plan(self, agents: Sequence[Agent], first: int = 0) -> LocalPlan:
         """Return the batches and groups of agents, of which the first has this position."""
         sampling, seed = self.sampling, self.seed
-        return LocalPlan(agents, first, batch=self.batch, sampling=sampling, seed=seed)
+        return LocalPlan(
+            agents, first, batch=self.batch, sampling=sampling, seed=seed, privacy=self.privacy
+        )
+
+    def plan_privacy(self, algorithm: Algorithm, rounds: range) -> None:
+        """Choose the noise of private agents for these rounds; raise if a budget is too small."""
+        if not self._problem.is_private:
+            return
+        if callable(self.batch):
+            raise ValueError(
+                "run: batch must be a number for agents with a privacy budget, got a function; "
+                "give one such as 0.1."
+            )
+
+        def counts_in(index: int) -> NDArray[np.int64]:
+            row, steps, present = np.zeros(self.m, np.int64), self.steps(index), self.present(index)
+            row[present] = [algorithm.num_gradients(steps[i]) for i in present]
+            return row
+
+        share = self._participation
+        is_constant = isinstance(share, float) and share == 1.0
+        if is_constant and not callable(self._local_steps):
+            counts = np.broadcast_to(counts_in(0), (len(rounds), self.m))
+        else:
+            counts = np.array([counts_in(index) for index in rounds])
+        self.privacy = plan_privacy(self._problem, self._samplers(0), counts)
 
     @property
     def arguments(self) -> dict[str, object]:
         """The arguments by which checkpoints recognise a run."""
-        return {
+        arguments: dict[str, object] = {
             "local_steps": self._local_steps,
             "batch": self.batch,
             "sampling": self.sampling,
             "participation": self._participation,
             "seed": self.seed,
         }
+        if self.privacy is not None:  # rounds that are added later would exceed the budget
+            arguments["privacy"] = self.privacy.summary
+        return arguments
 
     def steps(self, index: int) -> list[int]:
         """Return the number of local steps of every agent in the round with this index."""
@@ -150,7 +182,7 @@ class Plan:
             rounds=len(rounds),
             max_local_steps=longest,
             batches=None if full else tuple(batches.batch_size for batches in first),
-            noisy=not all(batches.is_full_batch for batches in last),
+            noisy=self._problem.is_private or not all(batches.is_full_batch for batches in last),
         )
 
     def _samplers(self, index: int) -> list[BatchSampler]:
@@ -257,6 +289,8 @@ class LocalPlan:
         The position of the first one.
     batch, sampling, seed
         As in `Plan`.
+    privacy : RunPrivacy, optional
+        The noise of private agents.
     """
 
     def __init__(
@@ -267,9 +301,11 @@ class LocalPlan:
         batch: Batch,
         sampling: Sampling,
         seed: int,
+        privacy: RunPrivacy | None = None,
     ) -> None:
         self.first, self.stop = first, first + len(agents)
         self.seed, self._batch, self._sampling = seed, batch, sampling
+        self._privacy = privacy
         self.is_lazy = isinstance(agents, LazyAgents)
         self._given = agents
         self._made: dict[int, Agent] = {}
@@ -353,6 +389,11 @@ class LocalPlan:
             stack=stack,
             stack_rows=rows,
             workspace=workspace,
+            private=[
+                self._privacy.gradients(i, self.seed, index)
+                for i in group
+                if self._privacy is not None and i in self._privacy.plans
+            ],
         )
 
     def sampler(self, i: int, index: int) -> BatchSampler:
@@ -388,9 +429,9 @@ def _are_stacked(losses: Sequence[Loss], samplers: Sequence[BatchSampler]) -> bo
     return _max_group(losses[0]) > 1 and small > 1
 
 
-def _kind(agent: Agent) -> tuple[int, str]:
+def _kind(agent: Agent) -> tuple[int, str, bool]:
     """Return what the agents of a group have in common, beside the number of steps."""
-    return agent.loss.dtype.itemsize, loss_points(agent)
+    return agent.loss.dtype.itemsize, loss_points(agent), agent.privacy is not None
 
 
 def _batch_in(batch: Batch, index: int) -> float | int | _AtMost:

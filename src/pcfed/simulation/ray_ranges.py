@@ -35,6 +35,7 @@ from pcfed.problem import Agent, Problem
 from pcfed.sampling import Sampling
 from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall, range_edges
 from pcfed.simulation.plan import Batch, LocalPlan, Plan
+from pcfed.simulation.privacy import RunPrivacy
 from pcfed.simulation.private_state import Memory
 from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.archive import load_arrays, save_arrays
@@ -111,6 +112,7 @@ class RangeSettings:
     norm_limit: float | None
     grid: Grid | None
     memory: Memory
+    privacy: RunPrivacy | None
 
     def build(self) -> AgentRange:
         """Return the range."""
@@ -120,6 +122,7 @@ class RangeSettings:
                 batch=self.batch,
                 sampling=self.sampling,
                 seed=self.seed,
+                privacy=self.privacy,
             ),
             self.algorithm,
             self.m,
@@ -234,6 +237,7 @@ class RayRanges:
                     norm_limit=norm_limit,
                     grid=grid,
                     memory=memory,
+                    privacy=plan.privacy,
                 )
             )
             for first, stop in pairwise(self.edges)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.notebook import bar_chart, html_table, line_chart
+from pcfed.simulation.privacy import Spent
 from pcfed.storage.saved import Metadata, SavedArchive
 
 if TYPE_CHECKING:
@@ -147,6 +148,10 @@ class Result(SavedArchive):
         The state after the last round; ``run(..., x0=result)`` continues from it.
     names : tuple of str
         The agents' names, in the order of the models.
+    privacy : tuple of Spent or None
+        What the run spends of every agent's privacy budget; None for an agent without one. Empty if
+        no agent has one. Models and state are private for the records of these agents, the history
+        is not.
     """
 
     file_kind: ClassVar[str] = "result"
@@ -164,6 +169,7 @@ class Result(SavedArchive):
     state: State = field(repr=False)
     refusals: tuple[Refusal, ...] = ()
     names: tuple[str, ...] = ()
+    privacy: tuple[Spent | None, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.names:  # files of version 0.1 have none
@@ -222,6 +228,8 @@ class Result(SavedArchive):
             "own_center": not np.array_equal(self.center, self.average),
             **state_metadata(self.state, self.refusals),
         }
+        if self.privacy:
+            metadata["privacy"] = [None if each is None else [*each] for each in self.privacy]
         arrays = {"models": self.models, "average": self.average}
         if metadata["own_center"]:
             arrays["center"] = self.center
@@ -251,7 +259,20 @@ class Result(SavedArchive):
             refusals=read_refusals(metadata, m),
             state=state,
             names=read_names(metadata, m),
+            privacy=_read_privacy(metadata, m),
         )
+
+
+def _read_privacy(metadata: Metadata, m: int) -> tuple[Spent | None, ...]:
+    """Return what a run has spent of privacy budgets."""
+    found = metadata.get("privacy", [])
+    if len(found) not in (0, m):
+        raise ValueError(f"it has {len(found)} privacy budgets for {m} agents")
+    spent = tuple(None if each is None else Spent(*each) for each in found)
+    for each in spent:
+        if each is not None and not all(isinstance(x, (int, float)) and x >= 0 for x in each):
+            raise ValueError("its privacy budgets are not numbers")
+    return spent
 
 
 # -- what the files of results and checkpoints have in common ------------------------------------

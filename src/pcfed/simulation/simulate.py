@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -127,7 +127,8 @@ def run(
         Where to start: zeros by default, (n,), (m, n), a random point that is feasible for every
         agent where possible, or an earlier result to continue, with its history.
     seed : int
-        Streams belong to (seed, agent, round): the same seed gives the same bits.
+        Streams belong to (seed, agent, round): the same seed gives the same bits. Where agents have
+        a privacy budget, who knows the seed can subtract the noise.
     eval_every : int
         Evaluate every k-th round; the last one is always evaluated.
     output : {"last", "average", "random"}
@@ -195,6 +196,8 @@ def run(
         earlier = x0 if isinstance(x0, Result) and _continues(x0, problem, algorithm) else None
         first = earlier.state.round if earlier else 0
         indices = range(first, first + rounds)
+        _check_privacy(problem, x0, stop, output)
+        plan.plan_privacy(algorithm, indices)
         algorithm = algorithm.resolved(problem, plan.run_info(indices))
         integers = None if grid is None else Grid(check_step("run: grid", grid), problem.m)
         limit = refusals.norm_limit
@@ -217,10 +220,13 @@ def run(
             rounds=indices,
             eval_every=eval_every,
             max_refusals=max(allowed, len(recorder.refusals)),
-            hooks=_hooks(iterate, storage, callbacks, line, stop),
+            hooks=_hooks(iterate, storage, callbacks, line, stop, problem.is_private),
         )
         runner.run()
-        return runner.result(*iterate.models())
+        result = runner.result(*iterate.models())
+        if plan.privacy is None:
+            return result
+        return replace(result, privacy=tuple(map(plan.privacy.spent, range(problem.m))))
 
 
 def _ranges(
@@ -296,6 +302,28 @@ def _check_arguments(
     boolean("run: progress", progress)
 
 
+def _check_privacy(problem: Problem, x0: object, stop: object, output: Output) -> None:
+    """Refuse what would spend more than the budgets of private agents, unseen."""
+    if not problem.is_private:
+        return
+    if isinstance(x0, Result):
+        raise ValueError(
+            "run: x0 must not be a result where agents have a privacy budget, got one: its rounds "
+            "have spent the budget; plan all rounds in one run, or give x0=result.models and add "
+            "up the epsilons of both runs."
+        )
+    if stop is not None:
+        raise ValueError(
+            "run: stop must be left out where agents have a privacy budget, got a function: the "
+            "round in which it ends would depend on their records; plan the number of rounds."
+        )
+    if output == "random":
+        raise ValueError(
+            "run: output must be 'last' or 'average' where agents have a privacy budget, got "
+            "'random', which may need further gradients; choose one of the two."
+        )
+
+
 def _restore(saved: Checkpoint, iterate: OutputIterate, stop: Stop | None) -> None:
     """Restore what the output iterate and the stopping rule need to go on."""
     iterate.load_state_dict(saved.output)
@@ -362,6 +390,7 @@ def _hooks(
     callbacks: Sequence[Callable[[Evaluation], object]],
     line: ProgressLine | None,
     stop: Stop | None,
+    is_private: bool,
 ) -> list[Hook]:
     """Return the hooks of a run, in the order in which they are called."""
     hooks: list[Hook] = [iterate]
@@ -370,7 +399,8 @@ def _hooks(
     hooks.append(CallbackHook(callbacks))
     if line:
         hooks.append(ProgressHook(line))
-    hooks.append(DivergenceHook())
+    if not is_private:  # when a run ends must not depend on records
+        hooks.append(DivergenceHook())
     saved = storage.saved
     if stop is not None:
         stopped_before = saved is not None and saved.status == "stopped"

@@ -24,9 +24,10 @@ from pcfed.losses.kinds import TORCH, Label, LinearKind
 from pcfed.problem import Agent, Problem
 from pcfed.sampling import resolve_batch_size, split_rows
 from pcfed.sets import ConvexSet
+from pcfed.simulation.plan import Plan
 from pcfed.standardize import Scaling
 from pcfed.training.modules import constraint_for_module, initial_parameters, load_module
-from pcfed.training.step_search import with_trial_step
+from pcfed.training.step_search import needs_step_search, with_trial_step
 from pcfed.training.targets import read_targets
 
 MAX_SCALE_RATIO = 30.0
@@ -152,7 +153,8 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
         computed = _fit_scaling(config, data, found.labels)
         if not config.data.standardize:
             warnings += _different_scales(where, columns, computed)
-        if config.data.standardize or config.model.intercept:
+        # Means of rows would reveal something about the records of private agents.
+        if not config.is_private and (config.data.standardize or config.model.intercept):
             scaling = computed if config.data.standardize else computed.without_scale()
     center = 0.0 if scaling is None else scaling.target_mean
     bound = intercept_bound(config.model, [each.y[each.train] for each in data], center)
@@ -382,6 +384,7 @@ def _build_agent(
         test=test,
         name=settings.name,
         intercept_bound=bound,
+        privacy=settings.privacy,
     )
 
 
@@ -445,8 +448,30 @@ def _check_run(config: Config, problem: Problem) -> None:
         )
     pairs = zip(sizes, problem.names, strict=True)
     batches = tuple(resolve_batch_size(training.batch, size, agent=name) for size, name in pairs)
-    noisy = list(batches) != sizes
+    noisy = list(batches) != sizes or problem.is_private
     batch = batches if noisy else None
     run_info = RunInfo(training.rounds, training.local_steps, batch, noisy=noisy)
     with error_context(f"{where}: algorithm"), np.errstate(all="ignore"):
         with_trial_step(config.algorithm, problem).resolved(problem, run_info)
+    if problem.is_private:
+        _check_privacy(config, problem)
+
+
+def _check_privacy(config: Config, problem: Problem) -> None:
+    """Refuse a step that would be searched, and budgets that are too small."""
+    training = config.training
+    with error_context(config.where):
+        if needs_step_search(config.algorithm, problem):
+            raise ValueError(
+                "algorithm.step must be a number for modules where an agent has a privacy budget, "
+                "got 'auto': it would be found by the losses; give one such as 0.1."
+            )
+        plan = Plan(
+            problem,
+            local_steps=training.local_steps,
+            batch=training.batch,
+            sampling="without_replacement",
+            participation=training.participation,
+            seed=training.seed,
+        )
+        plan.plan_privacy(config.algorithm, range(training.rounds))

@@ -258,6 +258,8 @@ class Trainer:
             except KeyboardInterrupt:
                 return replace(result, status="interrupted", message="The comparison was stopped.")
         notes = [] if note is None else [note]
+        if self.setup.problem.is_private:
+            notes.insert(0, privacy_note(self.setup.problem, result))
         if not any(self.setup.tests):
             notes.append(
                 "No rows are held out, so there are no scores and no intervals; see data.held_out."
@@ -270,6 +272,8 @@ class Trainer:
 
     def _why_not_compared(self) -> str | None:
         """Return why no agent trains alone; None if all do."""
+        if self.setup.problem.is_private:
+            return "No agent trained alone, because agents have a privacy budget."
         if not self.config.training.local_only:
             return "No agent trained alone, because training.local_only is false."
         return None
@@ -349,6 +353,16 @@ class Trainer:
             backend=self.backend,
             **options,
         )
+
+
+def privacy_note(problem: Problem, result: Result) -> str:
+    """Return what is private for whose rows, and what is not."""
+    budgets = zip(problem.names, result.privacy, strict=True)
+    spent = [f"{name} (ε {each.epsilon:.3g}, δ {each.delta:g})" for name, each in budgets if each]
+    return (
+        f"The models, models.npz, are private for the rows of {', '.join(spent)}. All other files "
+        "of this directory, this summary too, are not: they must stay with the owners of the rows."
+    )
 
 
 @contextmanager

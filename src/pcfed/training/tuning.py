@@ -476,6 +476,11 @@ def tune(
     >>> found.chosen.candidate, round(found.chosen.score, 2)
     (Candidate(personalization=1, coupling=0.01, center='average'), 1.0)
     """
+    if validation.problem.is_private:
+        raise ValueError(
+            "tune: agents must have no privacy budget, got some that have one: cross-validation "
+            "reads their records many times; tune on public data, or give numbers."
+        )
     known = {} if known is None else known
     wanted = list(grid() if candidates is None else candidates)
     for candidate in wanted:

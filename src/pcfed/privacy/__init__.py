@@ -1,0 +1,29 @@
+"""Differential privacy for the records of an agent: budgets, accounting, noise, what is spent.
+
+An agent with a `Privacy` budget computes all gradients with `PrivateGradients`: the gradient of
+each sample is clipped, and Gaussian noise is added to their mean. The noise follows from the
+budget and the number of gradients (`noise_multiplier_for`), by the accountant of dp-accounting.
+"""
+
+from pcfed.privacy.accounting import (
+    BudgetError,
+    Mechanism,
+    Spending,
+    epsilon_of,
+    max_gradients,
+    noise_multiplier_for,
+)
+from pcfed.privacy.budget import Privacy
+from pcfed.privacy.gradients import NoisePlan, PrivateGradients
+
+__all__ = [
+    "BudgetError",
+    "Mechanism",
+    "NoisePlan",
+    "Privacy",
+    "PrivateGradients",
+    "Spending",
+    "epsilon_of",
+    "max_gradients",
+    "noise_multiplier_for",
+]

@@ -1,0 +1,130 @@
+"""The privacy budgets of the agents of a run: their noise, and what they spend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcfed.privacy import (
+    BudgetError,
+    Mechanism,
+    NoisePlan,
+    PrivateGradients,
+    Spending,
+    epsilon_of,
+    noise_multiplier_for,
+)
+from pcfed.problem import Problem
+from pcfed.sampling import BatchSampler
+
+
+class Spent(NamedTuple):
+    r"""What the planned rounds of a run spend of an agent's budget, at most.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        The guarantee of all gradients together; epsilon is at most that of the budget.
+    gradients : int
+        Number of gradients.
+    noise_multiplier : float
+        The standard deviation of their noise, as a multiple of how far a record can move one.
+    """
+
+    epsilon: float
+    delta: float
+    gradients: int
+    noise_multiplier: float
+
+
+@dataclass(frozen=True, eq=False)
+class RunPrivacy:
+    """The noise of the private agents of a run.
+
+    Attributes
+    ----------
+    plans : mapping of int to NoisePlan
+        How much noise the gradients of an agent have, by its position.
+    counts : array of shape (rounds, agents)
+        The largest number of gradients of every agent, for every round.
+    """
+
+    plans: Mapping[int, NoisePlan]
+    counts: NDArray[np.int64]
+
+    def gradients(self, position: int, seed: int, index: int) -> PrivateGradients:
+        """Return the gradients of an agent in a round; the secret is the seed of the run."""
+        plan = self.plans[position]
+        key = plan.key(str(seed).encode(), "run", position, index)
+        return PrivateGradients(plan, key, int(self.counts[index, position]))
+
+    @property
+    def summary(self) -> str:
+        """What the noise depends on, in words: agents with the same numbers are named together."""
+        agents: dict[str, list[int]] = {}
+        for i, plan in self.plans.items():
+            number, how, budget = self.total(i), plan.mechanism, plan.privacy
+            agents.setdefault(
+                f"{number:,} gradients of {how.batch_size} of {how.num_samples} rows with noise "
+                f"{plan.noise_multiplier:g}, clip {budget.clip:g}, feature_norm "
+                f"{budget.feature_norm}",
+                [],
+            ).append(i)
+        return "; ".join(f"{text} for {positions}" for text, positions in agents.items())
+
+    def total(self, position: int) -> int:
+        """Return the largest number of gradients of an agent in all rounds."""
+        return int(self.counts[:, position].sum())
+
+    def spent(self, position: int) -> Spent | None:
+        """Return what all rounds spend of the budget of an agent; None if it has none."""
+        plan = self.plans.get(position)
+        if plan is None:
+            return None
+        number = self.total(position)
+        total = Spending(plan.mechanism, plan.noise_multiplier, number)
+        delta = plan.privacy.delta
+        return Spent(epsilon_of([total], delta), delta, number, plan.noise_multiplier)
+
+
+def plan_privacy(
+    problem: Problem, samplers: Sequence[BatchSampler], counts: NDArray[np.int64]
+) -> RunPrivacy:
+    """Return the noise with which a run stays within all budgets.
+
+    Parameters
+    ----------
+    problem : Problem
+        The agents.
+    samplers : sequence of BatchSampler
+        How each of them draws batches.
+    counts : array of shape (rounds, agents)
+        The largest numbers of gradients, for the rounds from the first on.
+
+    Raises
+    ------
+    BudgetError
+        If a budget is too small, with the number of rounds that it allows.
+    """
+    plans = {}
+    for i, (agent, each) in enumerate(zip(problem.agents, samplers, strict=True)):
+        if agent.privacy is None:
+            continue
+        mechanism = Mechanism.of(each.num_samples, each.batch_size, each.sampling)
+        needed = int(counts[:, i].sum())
+        try:
+            z = noise_multiplier_for(agent.privacy, mechanism, max(1, needed))
+        except BudgetError as error:
+            allowed = int((np.cumsum(counts[:, i]) <= error.max_gradients).sum())
+            raise BudgetError(
+                f"run: rounds must be at most {allowed:,} for the budget of {problem.names[i]}, "
+                f"got {len(counts):,}: {error}; train fewer rounds or local steps, or raise "
+                "epsilon.",
+                error.max_gradients,
+            ) from None
+        plans[i] = NoisePlan(agent.privacy, mechanism, z)
+    return RunPrivacy(plans, counts)

@@ -1,0 +1,235 @@
+"""Private agents of a federation: their budget over rounds, restarts, repeats and trainings."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pcfed import FedAvg, PCFedSplit, Privacy, Problem
+from pcfed.federation import Client
+from pcfed.federation.privacy_ledger import LedgerFile, PrivacyLedger
+from pcfed.federation.protocol import Message, ProtocolError
+from pcfed.federation.server import MissingAgents
+from pcfed.privacy import Mechanism, PrivateGradients, epsilon_of
+from tests.federation.in_process import RefusingTransport, federation, history, models
+from tests.federations import classifiers
+
+BUDGET = Privacy(3.0, 1e-5, feature_norm=5.0)
+
+
+def private(problem=None, budget=BUDGET, positions=(0,)):
+    """Return a problem in which some agents have a budget."""
+    problem = problem or classifiers()
+    return Problem(
+        replace(agent, privacy=budget if i in positions else None)
+        for i, agent in enumerate(problem.agents)
+    )
+
+
+def ledger(folder, name="north"):
+    """Return what an agent has spent."""
+    return LedgerFile.load(folder / name / "privacy.json")
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Return all gradients with the points at which they were taken, as text."""
+    found = []
+    write = PrivateGradients.write
+
+    def writing(self, loss, x, out):
+        write(self, loss, x, out)
+        found.append((x.tobytes(), out.tobytes()))
+
+    monkeypatch.setattr(PrivateGradients, "write", writing)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(step=0.1), PCFedSplit()])
+def test_a_training_spends_what_was_planned(tmp_path, algorithm, answers):
+    options = {"problem": private(), "transport": RefusingTransport}
+    with federation(tmp_path, algorithm, 4, **options) as (_, _, server):
+        server.run()
+        (entry,) = ledger(tmp_path).trainings
+        assert entry.plan.gradients == entry.spent == 12
+        assert epsilon_of([entry.plan], 1e-5) <= 3.0
+        assert len(answers) <= 12
+        path = tmp_path / "north" / "privacy.json"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert len(bytes.fromhex(ledger(tmp_path).secret)) == 32
+        assert not (tmp_path / "south" / "privacy.json").exists()
+
+
+def test_noise_comes_from_the_secret_and_not_from_the_seed(tmp_path):
+    found = []
+    for name in ("one", "two"):
+        with federation(tmp_path / name, FedAvg(step=0.1), 1, problem=private()) as (_, _, server):
+            server.run()
+            found.append(server.transport.replies)
+    own, others = ([each[i].vectors["delta"] for each in found] for i in (0, 1))
+    assert not np.allclose(*own)
+    np.testing.assert_array_equal(*others)
+
+
+def test_more_rounds_than_planned_are_refused_and_the_others_go_on(tmp_path):
+    options = {"problem": private(), "transport": RefusingTransport}
+    with federation(tmp_path, FedAvg(step=0.1), 2, **options) as (_, _, server):
+        server.run()
+    with federation(tmp_path, FedAvg(step=0.1), 4, **options) as (_, clients, server):
+        # The same clients as before, from their files.
+        server.run()
+        last = history(server)[-1]
+        assert last["accepted"] == ["south", "west"]
+        assert "its privacy budget is spent" in last["refused"]["north"]
+        assert ledger(tmp_path).trainings[0].spent == 6
+        assert np.isfinite(models(clients, server)).all()
+
+
+def test_too_many_rounds_are_refused_before_the_first_one(tmp_path):
+    options = {"problem": private(budget=Privacy(0.02, 1e-5)), "transport": RefusingTransport}
+    with federation(tmp_path, FedAvg(step=0.1), 10**6, **options) as (_, _, server):
+        server.run_round()
+        reason = history(server)[0]["refused"]["north"]
+        assert "its privacy budget allows at most" in reason
+        assert "rounds of 3 gradients, got 1,000,000" in reason
+
+
+def test_an_algorithm_that_needs_the_curvature_spends_nothing_without_a_public_number(tmp_path):
+    options = {"problem": private(budget=Privacy(3.0, 1e-5)), "transport": RefusingTransport}
+    with federation(tmp_path, PCFedSplit(), 2, **options) as (_, _, server):
+        server.run_round()
+        reason = history(server)[0]["refused"]["north"]
+        assert "PCFedSplit needs privacy.feature_norm in the agent's file" in reason
+        assert not (tmp_path / "north" / "privacy.json").exists()
+
+
+def test_a_second_training_needs_more_budget(tmp_path):
+    agent = private().agents[0]
+    path = tmp_path / "north.privacy.json"
+    mechanism = Mechanism.of(agent.loss.size, 15, "without_replacement")
+
+    def charge(budget, training):
+        PrivacyLedger(path, budget, mechanism).charge(training, 3, 10, "question")
+
+    charge(BUDGET, "first")
+    with pytest.raises(ProtocolError, match=r"spent; its owner can raise privacy\.epsilon"):
+        charge(BUDGET, "second")
+    charge(replace(BUDGET, epsilon=6.0), "second")
+    plans = [each.plan for each in LedgerFile.load(path).trainings]
+    assert len(plans) == 2
+    assert 5.5 < epsilon_of(plans, 1e-5) <= 6.0
+    with pytest.raises(ProtocolError, match="its privacy budget is spent"):
+        charge(BUDGET, "first")  # the owner has lowered it again
+
+    def can_pay(budget, gradients):
+        return PrivacyLedger(path, budget, mechanism).can_pay("second", gradients)
+
+    raised = replace(BUDGET, epsilon=6.0)
+    assert can_pay(raised, 27)
+    assert not can_pay(raised, 28)
+    assert can_pay(replace(BUDGET, epsilon=9.0), 28)
+
+
+def test_a_repeat_has_the_same_answer_and_another_broadcast_is_another_round(tmp_path, answers):
+    problem = private()
+    with federation(tmp_path, FedAvg(step=0.1), 4, problem=problem) as (_, clients, server):
+        message = server._messages("train", {}, {})["north"]
+
+        def ask(message):
+            """Return the reply of an agent that forgot its pending update."""
+            clients["north"].state_path.unlink(missing_ok=True)
+            before = len(answers)
+            reply = clients["north"].handle(message).vectors["delta"]
+            return reply, [out for _, out in answers[before:]]
+
+        first, noise = ask(message)
+        assert ledger(tmp_path).trainings[0].spent == 3
+        again, same = ask(message)
+        np.testing.assert_array_equal(first, again)
+        assert noise == same
+        assert ledger(tmp_path).trainings[0].spent == 3
+        vectors = {"x": message.vectors["x"] + 1e-9}
+        _, other = ask(Message("train", message.metadata, vectors))
+        assert ledger(tmp_path).trainings[0].spent == 6
+        difference = np.frombuffer(other[0]) - np.frombuffer(noise[0])
+        assert np.abs(difference).max() > 0.01  # the noise does not cancel
+        _, other = ask(Message("train", {**message.metadata, "seed": 99}, message.vectors))
+        assert other == noise  # the seed of the server counts for nothing
+
+
+def test_certificates_standardization_and_scores_are_refused(tmp_path):
+    problem = private(classifiers(held_out=True))
+    owner = {"certificate": True}
+    options = {"problem": problem, "owner": owner, "transport": RefusingTransport}
+    with federation(tmp_path, FedAvg(step=0.1), 1, **options) as (_, clients, server):
+        server.run()
+        with pytest.raises(MissingAgents, match="needs the consent of all agents, and north"):
+            server.certificate()
+        for kind in ("objective_terms", "totals", "squares"):
+            with pytest.raises(ProtocolError, match="computed from the records"):
+                clients["north"].handle(server._messages(kind, {}, {})["north"])
+        assert server.audit() == {}  # it may take part in audits, which are of its updates
+    with pytest.raises(ValueError, match="report must have only infeasibility, rows"):
+        Client("north", problem.agents[0], tmp_path / "x", report=("loss",))
+
+
+def test_a_private_agent_takes_part_in_secure_sums_and_sits_out_once_it_is_done(tmp_path):
+    options = {"problem": private(classifiers(5)), "secure": True, "colluders": 1}
+    options |= {
+        "transport": RefusingTransport,
+        "norm_limit": 1e6,
+        "grid": 2.0**-32,
+        "identities": {},
+    }
+    with federation(tmp_path, FedAvg(step=0.1), 2, **options) as (_, _, server):
+        server.run()
+        assert all(len(each["accepted"]) == 5 for each in history(server))
+        server.run_round()  # one more than was planned
+        server.run_round()
+        others = [f"agent {i + 1}" for i in range(1, 5)]
+        assert [each["accepted"] for each in history(server)[2:]] == [others, others]
+        # It is not asked for an update any more, so that no drop-out has to be repaired.
+        assert not any("agent 1" in each["refused"] for each in history(server)[2:])
+        assert max(server.audit().values()) == 0
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+from pcfed import FedAvg
+from pcfed.federation.client_state import ClientState
+from tests.federation.in_process import federation
+from tests.privacy.test_federation import private
+
+save, number = ClientState.save, [0]
+
+def dying(self, path):
+    number[0] += 1
+    if self.pending is not None and number[0] > 4:  # the first agent's second round
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(self, path)
+
+if sys.argv[2] == "dies":
+    ClientState.save = dying
+with federation(Path(sys.argv[1]), FedAvg(step=0.1), 3, problem=private()) as (_, _, server):
+    server.run()
+"""
+
+
+def test_an_agent_that_is_killed_spends_nothing_unseen_and_nothing_twice(tmp_path):
+    def start(how):
+        command = [sys.executable, "-c", SCRIPT, tmp_path, how]
+        return subprocess.run(command, cwd=Path(__file__).parents[2]).returncode
+
+    assert start("dies") == -signal.SIGKILL
+    spent = ledger(tmp_path).trainings[0].spent
+    assert spent > 0
+    assert start("lives") == 0
+    (entry,) = ledger(tmp_path).trainings
+    assert entry.spent == entry.plan.gradients == 9

@@ -1,0 +1,151 @@
+"""Privacy budgets in train.toml and agent.toml, and what they exclude."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pcfed import FedAvg, Privacy
+from pcfed.config.federation_files import ServerModel, read_agent_file
+from pcfed.config.train_file import load_config, read_config
+from pcfed.federation import Server, ServerConfig, client_app
+from pcfed.federation.privacy_ledger import LedgerFile
+from pcfed.federation.protocol import Message, ProtocolError
+from pcfed.training import prepare
+from pcfed.training.outcome import Outcome
+from pcfed.training.trained_models import TrainedModels
+from pcfed.training.tuning import CrossValidation, tune
+
+SEED = 7683401931234567890
+TRAIN = f"""
+model.kind = "logistic"
+data.target = "y"
+training = {{rounds = 3, local_steps = 2, batch = 0.2, seed = {SEED}}}
+agents.north = {{file = "north.csv", privacy = {{epsilon = 2.0, delta = 1e-5, feature_norm = 3}}}}
+agents.south = {{file = "south.csv"}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the data of two agents."""
+    rng = np.random.default_rng(0)
+    for name in ("north", "south"):
+        X = rng.normal(size=(60, 2))
+        rows = [f"{a:.3f},{b:.3f},{int(a > 0)}" for a, b in X]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,y", *rows, ""]))
+    return tmp_path
+
+
+def load(folder, text=TRAIN):
+    """Return a configuration."""
+    (folder / "train.toml").write_text(text)
+    return load_config(folder / "train.toml")
+
+
+def test_a_training_with_a_budget(folder):
+    load(folder)
+    trainer = prepare(folder / "train.toml", folder / "run")
+    assert trainer.setup.scaling is None  # no means of rows
+    result = trainer.run()
+    assert 1.9 < result.privacy[0].epsilon <= 2.0
+    assert result.privacy[0].gradients == 6
+    assert result.privacy[1] is None
+    outcome = Outcome.load(folder / "run" / "outcome.json")
+    assert outcome.gap is None
+    assert "models.npz, are private for the rows of north (ε " in outcome.notes[0]
+    assert "must stay with the owners" in outcome.notes[0]
+    models = TrainedModels.load(folder / "run" / "models.npz")
+    np.testing.assert_allclose(models.models[0], result.models[0])
+    with pytest.raises(ValueError, match="tune: agents must have no privacy budget"):
+        tune(CrossValidation(trainer.setup.problem))
+
+
+def test_budgets_are_read_and_written(folder):
+    config = load(folder)
+    assert config.agent("north").privacy == Privacy(2.0, 1e-5, feature_norm=3.0)
+    assert config.agent("south").privacy is None
+    again = read_config(config.resolved(), config.path)
+    assert [a.privacy for a in again.agents] == [a.privacy for a in config.agents]
+    text = TRAIN + "defaults.privacy = {epsilon = 1, delta = 1e-6, clip = 2.0}\n"
+    config = load(folder, text)
+    assert config.agent("south").privacy == Privacy(1.0, 1e-6, 2.0)
+    assert config.agent("north").privacy.epsilon == 2.0
+    files = {"north.csv": "1", "south.csv": "2"}
+    assert config.digest(files) != load(folder).digest(files)
+    plain = TRAIN.replace(", privacy = {epsilon = 2.0, delta = 1e-5, feature_norm = 3}", "")
+    assert "privacy" not in str(load(folder, plain).resolved())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        (str(SEED), "0", r"training\.seed must be a secret of at least 2\*\*62 .* take \d{19}, "),
+        ('"y"', '"y"\ndata.standardize = true', r"data\.standardize must be false"),
+        ('"y"', '"y"\ndata.missing = "drop"', r'data\.missing must be "error"'),
+        ('"y"', '"y"\ndata.categories = "one-hot"', r"data\.categories must be left out"),
+        ("rounds = 3", "rounds = 3, gap = 0.1", r"training\.gap must be left out"),
+        ("logistic", "least-squares", r"model\.intercept_bound must be given"),
+        ('"south.csv"', '"south.csv", coupling = "auto"', r"agents\.south\.coupling must be a num"),
+        ("epsilon = 2.0, ", "", "privacy must be a table such as"),
+        ("epsilon = 2.0", "epsilon = -1", "privacy is not valid: epsilon must be > 0"),
+        ("epsilon = 2.0", 'epsilon = 2.0, noise = "none"', "privacy must be a table such as"),
+    ],
+)
+def test_what_is_computed_from_rows_is_refused(folder, old, new, rule):
+    with pytest.raises(ValueError, match=rule):
+        load(folder, TRAIN.replace(old, new))
+
+
+def test_budgets_are_checked_before_anything_is_written(folder):
+    load(folder, TRAIN.replace("rounds = 3", "rounds = 30000000").replace("0.2", "1.0"))
+    with pytest.raises(ValueError, match=r"rounds must be at most .* for the budget of north"):
+        prepare(folder / "train.toml", folder / "run")
+    load(folder, TRAIN.replace(", feature_norm = 3", ""))
+    with pytest.raises(ValueError, match="give Privacy a feature_norm"):
+        prepare(folder / "train.toml", folder / "run")
+    assert not (folder / "run").exists()
+
+
+def test_an_agent_file_has_a_budget_and_no_reports_of_losses(tmp_path):
+    path = tmp_path / "agent.toml"
+    text = 'name = "north"\nfile = "north.csv"\ntarget = "y"\n'
+    text += "privacy = {epsilon = 2.0, delta = 1e-5}\n"
+    path.write_text(f'{text}report = ["rows", "infeasibility"]\n')
+    assert read_agent_file(path).privacy == Privacy(2.0, 1e-5)
+    path.write_text(f'{text}report = ["loss", "rows"]\n')
+    with pytest.raises(ValueError, match="report must not have loss where there is a privacy"):
+        read_agent_file(path)
+
+
+def test_an_agent_of_a_federation_takes_its_budget_from_its_file(folder):
+    path, model = (
+        folder / "agent.toml",
+        ServerModel(kind="logistic", features=["a", "b"], labels=["0", "1"]),
+    )
+    budget = "privacy = {epsilon = 2.0, delta = 1e-5}"
+    path.write_text(f'name = "north"\nfile = "north.csv"\ntarget = "y"\nbatch = 0.2\n{budget}\n')
+
+    class Transport:
+        """Answers messages with the agent of the file, made anew for every message."""
+
+        def exchange(self, messages, min_present):
+            message = messages["north"]
+            metadata = {**message.metadata, "model": model.model_dump_json()}
+            message = Message(message.kind, metadata, message.vectors)
+            yield client_app._client(path, read_agent_file(path), message).handle(message)
+
+    config = ServerConfig("heating", ("north",), model.n, FedAvg(step=0.1), 2, local_steps=3)
+    with Server(config, Transport(), folder / "server") as server:
+        server.run()
+        server.finish()
+    (entry,) = LedgerFile.load(folder / "north.privacy.json").trainings
+    assert (entry.training, entry.spent, entry.plan.gradients) == ("heating", 6, 6)
+    assert entry.plan.mechanism.is_sampled
+    notes = Outcome.load(folder / "agent.heating" / "outcome.json").notes
+    assert any("private for the rows, with ε 2 and δ 1e-05" in note for note in notes)
+
+    model = model.model_copy(update={"standardize": True})
+    message = server._messages("totals", {}, {})["north"]
+    with pytest.raises(ProtocolError, match="standardization is computed from the records"):
+        list(Transport().exchange({"north": message}, 1))

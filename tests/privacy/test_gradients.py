@@ -1,0 +1,216 @@
+"""Clipped gradients with noise: against plain loops, and how far one record can move them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from pcfed import Privacy
+from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, TorchLoss
+from pcfed.privacy import Mechanism, NoisePlan, PrivateGradients
+from pcfed.privacy.gradients import draw_rows, standard_normal
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(30, 4)) * RNG.uniform(0.1, 5, size=(30, 1))
+LABELS = RNG.integers(3, size=30)
+ROWS = np.array([3, 17, 4, 29, 8])
+
+LOSSES = {
+    "softmax": SoftmaxRegression(X, LABELS, classes=3, intercept=True, l2=0.3),
+    "logistic": LogisticRegression(X, LABELS > 0, l2=0.1),
+    "squares": LeastSquares(X, RNG.normal(size=30), intercept=True),
+    "float32": SoftmaxRegression(X, LABELS, classes=3, dtype=np.float32),
+    "sparse": LogisticRegression(sparse.csr_array(X), LABELS > 0, intercept=True),
+    "pixels": SoftmaxRegression(
+        RNG.integers(256, size=(30, 4)).astype(np.uint8), LABELS, classes=3, intercept=True
+    ),
+}
+
+
+def plain(loss, points, rows, clip):
+    """Return the mean of clipped gradients, from gradients of single samples, one by one."""
+    total = np.zeros(points.shape)
+    regulariser = np.zeros(points.shape)
+    end = loss.n if loss.intercept_slice is None else loss.intercept_slice.start
+    regulariser[:, :end] = getattr(loss, "l2", 0.0) * points[:, :end]
+    for row in rows:
+        g = np.stack([loss.gradient(x, [row]) for x in points]) - regulariser
+        total += g * min(1.0, clip / np.linalg.norm(g))
+    return total / len(rows) + regulariser
+
+
+@pytest.mark.parametrize("points", [1, 2])
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_of_single_samples_are_clipped(name, points):
+    loss = LOSSES[name]
+    x = RNG.normal(size=(points, loss.n)).astype(loss.dtype)
+    out = np.empty_like(x)
+    clip = 0.7
+    loss.clipped_gradients(x, ROWS, clip, None, out)
+    expected = plain(loss, x, ROWS, clip)
+    tolerance = 1e-4 if loss.dtype == np.float32 else 1e-10
+    np.testing.assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
+    assert not np.allclose(out, plain(loss, x, ROWS, 1e9), atol=1e-2)  # the clip matters here
+
+
+def test_long_rows_are_scaled_down():
+    norms = np.linalg.norm(X, axis=1, keepdims=True)
+    scaled = SoftmaxRegression(
+        X * np.minimum(1, 1.5 / norms), LABELS, classes=3, intercept=True, l2=0.3
+    )
+    x = RNG.normal(size=(1, scaled.n))
+    out, expected = np.empty_like(x), np.empty_like(x)
+    LOSSES["softmax"].clipped_gradients(x, ROWS, 0.7, 1.5, out)
+    scaled.clipped_gradients(x, ROWS, 0.7, None, expected)
+    np.testing.assert_allclose(out, expected, atol=1e-12)
+    assert (norms > 1.5).any()
+
+
+def test_the_public_curvature_bounds_that_of_the_records():
+    norm = float(np.linalg.norm(X, axis=1).max())
+    for name in ("logistic", "squares"):
+        assert LOSSES[name].curvature_bound(norm) >= LOSSES[name].smoothness()
+        assert LOSSES[name].curvature_bound(None) == np.inf
+    softmax = LOSSES["softmax"]
+    assert softmax.curvature_bound(norm) >= softmax.typical_smoothness()
+
+
+def test_gradients_of_modules_are_those_of_the_same_linear_model():
+    linear = LOSSES["softmax"]
+    module = torch.nn.Linear(4, 3).double()
+    loss = TorchLoss(module, (X, LABELS), torch.nn.CrossEntropyLoss(), block=3)
+    x = RNG.normal(size=(2, loss.n))
+    out, expected = np.empty_like(x), np.empty_like(x)
+    loss.clipped_gradients(x, ROWS, 0.7, None, out)
+    without_l2 = SoftmaxRegression(X, LABELS, classes=3, intercept=True)
+    without_l2.clipped_gradients(x, ROWS, 0.7, None, expected)
+    np.testing.assert_allclose(out, expected, atol=1e-10)
+    assert linear.n == loss.n
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_one_record_moves_a_gradient_by_at_most_twice_the_clip_over_the_batch(points):
+    clip, moved = 0.5, 0.0
+    for _ in range(50):
+        other, labels = X.copy(), LABELS.copy()
+        other[3], labels[3] = RNG.normal(size=4) * 10.0 ** RNG.uniform(-2, 4), RNG.integers(3)
+        losses = (
+            SoftmaxRegression(each, y, classes=3, intercept=True, l2=0.1)
+            for each, y in ((X, LABELS), (other, labels))
+        )
+        x = RNG.normal(size=(points, 15))
+        a, b = (
+            loss.clipped_gradients(x, ROWS, clip, None, np.empty_like(x)).ravel() for loss in losses
+        )
+        distance = np.linalg.norm(a - b)
+        assert distance <= 2 * clip / len(ROWS)
+        moved = max(moved, distance)
+    assert moved > 0.8 * 2 * clip / len(ROWS)  # the bound is not far off
+
+
+def test_a_gradient_that_is_not_finite_counts_as_zero():
+    wild = X.copy()
+    wild[3] = 1e200
+    loss = LeastSquares(wild, np.ones(30))
+    out = np.empty((1, 4))
+    loss.clipped_gradients(np.full((1, 4), 1e200), ROWS, 1.0, None, out)
+    assert np.isfinite(out).all()
+
+
+# -- noise ------------------------------------------------------------------------------------
+
+
+def gradients(mechanism, key=b"key", allowed=10**6, z=3.0, clip=0.5):
+    """Return the gradients of a round."""
+    return PrivateGradients(NoisePlan(Privacy(1.0, 1e-5, clip), mechanism, z), key, allowed)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "size"),
+    [
+        (Mechanism(30, 30, is_sampled=False), 30),
+        (Mechanism(30, 6, is_sampled=True), 6),
+        (Mechanism(30, 15, is_sampled=False), 15),
+    ],
+)
+def test_the_noise_has_the_deviation_that_is_accounted_for(mechanism, size):
+    class Nothing(SoftmaxRegression):
+        """A loss whose clipped gradients are zero, so that only noise is left."""
+
+        def clipped_gradients(self, points, rows, clip, feature_norm, out):
+            out[...] = 0.0
+            return out
+
+    loss, some = Nothing(X, LABELS, classes=3), gradients(mechanism)
+    found = np.empty((2000, 12))
+    for out in found:
+        some.write(loss, np.zeros(12), out)
+    deviation = 3.0 * 2 * 0.5 / size
+    np.testing.assert_allclose(found.std(axis=0), deviation, rtol=0.1)
+    np.testing.assert_allclose(found.std(), deviation, rtol=0.01)
+    assert abs(found.mean()) < 4 * deviation / np.sqrt(found.size)
+    products = found.T @ found / len(found) / deviation**2
+    assert np.abs(products - np.eye(12)).max() < 0.15  # entries are independent
+
+
+def test_a_smaller_last_block_has_more_noise():
+    mechanism = Mechanism(30, 20, is_sampled=False)
+    deviations = {10: [], 20: []}
+    for i in range(400):
+        digest = bytes([i % 256, i // 256])
+        rows = draw_rows(digest, mechanism)
+        deviations[rows.stop - rows.start].append(i)
+    assert len(deviations[10]) / 400 == pytest.approx(1 / 3, abs=0.1)
+
+
+def test_batches_are_uniform_without_repeats():
+    mechanism = Mechanism(12, 5, is_sampled=True)
+    seen = np.zeros(12)
+    for i in range(3000):
+        rows = draw_rows(i.to_bytes(4, "little"), mechanism)
+        assert len(set(rows.tolist())) == 5
+        seen[rows] += 1
+    np.testing.assert_allclose(seen / 3000, 5 / 12, atol=0.04)
+
+
+def test_noise_is_standard_normal():
+    from scipy.stats import kstest
+
+    assert kstest(standard_normal(b"k", 20_000), "norm").pvalue > 1e-3
+
+
+def test_the_same_question_has_the_same_answer_and_another_one_other_noise():
+    loss, mechanism = LOSSES["softmax"], Mechanism(30, 6, is_sampled=True)
+    x = RNG.normal(size=(2, loss.n))
+
+    def answers(key=b"key", shift=0.0):
+        some, out = gradients(mechanism, key), np.empty((2, loss.n))
+        some.write(loss, x[0] + shift, out[0])
+        some.write(loss, x[1], out[1])
+        return out
+
+    np.testing.assert_array_equal(answers(), answers())
+    first = answers()
+    # A tiny step away, gradients hardly differ, and the noise is another one.
+    assert np.abs(answers(shift=1e-12)[0] - first[0]).max() > 0.05
+    assert np.abs(answers(key=b"other") - first).min(axis=1).max() > 0
+    plan = NoisePlan(Privacy(1.0, 1e-5), mechanism, 3.0)
+    keys = {
+        plan.key(b"secret", "run", 0, 0),
+        plan.key(b"secret", "run", 0, 1),
+        plan.key(b"secret", "run", 1, 0),
+        plan.key(b"other", "run", 0, 0),
+        NoisePlan(Privacy(1.0, 1e-5, 2.0), mechanism, 3.0).key(b"secret", "run", 0, 0),
+    }
+    assert len(keys) == 5
+
+
+def test_more_gradients_than_were_accounted_for_are_refused():
+    loss, some = LOSSES["softmax"], gradients(Mechanism(30, 30, is_sampled=False), allowed=2)
+    out = np.empty(loss.n)
+    some.write(loss, out * 0, out)
+    some.write(loss, out * 0, out)
+    with pytest.raises(ValueError, match="at most the 2 gradients of a round"):
+        some.write(loss, out * 0, out)

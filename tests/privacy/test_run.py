@@ -1,0 +1,258 @@
+"""Private agents in a run: what is accounted for, what is refused, and that bits repeat."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pcfed import (
+    Agent,
+    Checkpointing,
+    FedAvg,
+    Gap,
+    PCFedAvg,
+    PCFedSplit,
+    Privacy,
+    Problem,
+    Result,
+    certify,
+    run,
+)
+from pcfed.algorithms import RunInfo
+from pcfed.losses import LeastSquares
+from pcfed.losses.base import Loss
+from pcfed.losses.linear import LinearModel
+from pcfed.losses.public import PublicLoss
+from pcfed.privacy import BudgetError, PrivateGradients
+from pcfed.sets import L1Ball
+from pcfed.simulation.engine import Engine
+from tests.federations import ALGORITHMS, classifiers
+
+BUDGET = Privacy(2.0, 1e-5, feature_norm=5.0)
+OPTIONS = {"rounds": 4, "local_steps": 3, "batch": 0.2, "seed": 7}
+
+
+def private(problem=None, budget=BUDGET, positions=(0, 2), **changes):
+    """Return a problem in which some agents have a privacy budget."""
+    problem = problem or classifiers()
+    return Problem(
+        replace(agent, **changes, privacy=budget if i in positions else None)
+        for i, agent in enumerate(problem.agents)
+    )
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The numbers of gradients that private agents take, one entry per agent and round."""
+    found = []
+    write = PrivateGradients.write
+
+    def counting(self, loss, x, out):
+        if self.count == 0:
+            found.append(0)
+        write(self, loss, x, out)
+        found[-1] += 1
+
+    monkeypatch.setattr(PrivateGradients, "write", counting)
+    return found
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_takes_as_many_gradients_as_it_says(name, counted):
+    algorithm = ALGORITHMS[name]
+    problem = private(positions=(1,), personalization=0.5 if name.startswith("PC") else 0.0)
+    result = run(problem, algorithm, **OPTIONS)
+    allowed = algorithm.num_gradients(3)
+    # ProxAL takes all of them where an agent was absent when an outer iteration began.
+    assert max(counted) == (3 if name == "ProxAL" else allowed)
+    assert len(counted) <= 4
+    assert result.privacy[0] is None
+    assert result.privacy[1].gradients == 4 * allowed
+    assert 1.95 < result.privacy[1].epsilon <= 2.0
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms_read_the_records_of_private_agents_through_noise_only(name, monkeypatch):
+    problem = private()
+    mine = {id(problem.agents[i].loss) for i in (0, 2)}
+    algorithm, kept = ALGORITHMS[name], OPTIONS | {"eval_every": 10}
+    names = ("value", "gradient", "gradients", "smoothness", "typical_smoothness")
+    for each in names:
+        method = getattr(type(problem.agents[0].loss), each)
+
+        def guarded(self, *args, method=method, each=each, **kwargs):
+            if evaluating == [] and id(self) in mine:
+                raise AssertionError(each)
+            return method(self, *args, **kwargs)
+
+        monkeypatch.setattr(type(problem.agents[0].loss), each, guarded)
+    # Metrics for the one who simulates are computed from the records.
+    evaluating = []
+    evaluate = Engine.evaluate
+
+    def evaluation(self):
+        evaluating.append(True)
+        metrics = evaluate(self)
+        evaluating.clear()
+        return metrics
+
+    monkeypatch.setattr(Engine, "evaluate", evaluation)
+    # `can_clip` compares methods, which are replaced here.
+    monkeypatch.setattr(LinearModel, "can_clip", True)
+    assert run(problem, algorithm, **kept).status == "finished"
+
+
+def test_an_algorithm_that_reads_records_is_refused():
+    class Curious(FedAvg):
+        def local(self, context, received, private, round_info):
+            context.agents[0].loss.value(received["x"])
+            return super().local(context, received, private, round_info)
+
+    with pytest.raises(ValueError, match=r"through LocalContext\.gradient only"):
+        run(private(), Curious(step=0.1), **OPTIONS)
+    view = private().agents[0].public_view
+    assert isinstance(view.loss, PublicLoss)
+    assert view.public_view is view
+    assert view.test is None
+
+
+@pytest.mark.parametrize("name", ["PCFedSplit", "FedAvg", "PerFedAvg"])
+def test_bits_depend_neither_on_threads_nor_on_groups(name):
+    problem = private(classifiers(7), positions=(0, 2, 3, 6))
+    algorithm = ALGORITHMS[name]
+    one = run(problem, algorithm, **OPTIONS, workers=1)
+    two = run(problem, algorithm, **OPTIONS, workers=2)
+    np.testing.assert_array_equal(one.models, two.models)
+    other = run(problem, algorithm, **{**OPTIONS, "seed": 8}, workers=1)
+    assert not np.array_equal(one.models, other.models)
+
+
+def test_an_agent_without_a_budget_is_not_affected_in_the_first_round():
+    plain, mixed = classifiers(), private(positions=(0,))
+    kept = {**OPTIONS, "rounds": 1}
+    algorithm = ALGORITHMS["Local"]
+    a, b = (run(problem, algorithm, **kept).models for problem in (plain, mixed))
+    np.testing.assert_array_equal(a[1:], b[1:])
+    assert not np.array_equal(a[0], b[0])
+
+
+def test_noise_changes_models_as_much_as_it_should():
+    few, many = (
+        run(
+            private(budget=Privacy(epsilon, 1e-5), positions=(0, 1, 2)), FedAvg(step=0.1), **OPTIONS
+        )
+        for epsilon in (0.5, 50.0)
+    )
+    exact = run(classifiers(), FedAvg(step=0.1), **OPTIONS)
+    near, far = (np.linalg.norm(each.models - exact.models) for each in (many, few))
+    assert near < far / 4
+
+
+def test_a_result_says_what_was_spent_and_keeps_it_in_its_file(tmp_path):
+    result = run(private(), FedAvg(step=0.1), **OPTIONS)
+    result.save(tmp_path / "run.npz")
+    assert Result.load(tmp_path / "run.npz").privacy == result.privacy
+    assert run(classifiers(), FedAvg(step=0.1), **OPTIONS).privacy == ()
+
+
+# -- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "rule"),
+    [
+        (FedAvg(step=0.1), {"stop": Gap(0.1)}, "stop must be left out"),
+        (FedAvg(step=0.1), {"output": "random"}, "output must be 'last' or 'average'"),
+        (FedAvg(step=0.1), {"batch": lambda index: 0.5}, "batch must be a number"),
+        (FedAvg(step=0.1), {"sampling": "with_replacement"}, "sampling must be"),
+        (PCFedAvg(step="theory", penalty=1.0), {}, "step can be 'theory' only if no agent"),
+    ],
+)
+def test_what_would_spend_more_is_refused(algorithm, changes, rule):
+    with pytest.raises(ValueError, match=rule):
+        run(private(), algorithm, **OPTIONS | changes)
+
+
+def test_when_a_run_ends_does_not_depend_on_records():
+    loss = LeastSquares(1e6 * np.eye(3), np.ones(3))
+    options = {"rounds": 3, "local_steps": 2}
+    ends = [
+        run(Problem([Agent(loss, L1Ball(1.0), privacy=each)]), FedAvg(step=1e3), **options).status
+        for each in (None, Privacy(2.0, 1e-5))
+    ]
+    assert ends == ["diverged", "finished"]
+
+
+def test_curvature_needs_a_public_number():
+    for algorithm in (PCFedSplit(), FedAvg(step="auto")):
+        with pytest.raises(ValueError, match="give Privacy a feature_norm"):
+            run(private(budget=Privacy(2.0, 1e-5)), algorithm, **OPTIONS)
+    step = FedAvg(step="auto").resolved
+    numbers = []
+    for scale in (1.0, 3.0):  # the step must not depend on the records of private agents
+        problem = private(classifiers(factors=[scale] * 3), positions=(0, 1, 2))
+        numbers.append(step(problem, RunInfo(4, 3, noisy=True)).step(0))
+    assert numbers[0] == numbers[1]
+
+
+def test_a_budget_for_fewer_rounds_says_how_many():
+    problem = private(budget=Privacy(0.02, 1e-5))
+
+    def start(rounds):
+        return run(problem, FedAvg(step=0.1), **{**OPTIONS, "rounds": rounds, "batch": 1.0})
+
+    with pytest.raises(BudgetError, match="for the budget of agent 0, got 5,000: ") as caught:
+        start(5000)
+    allowed = int(re.search(r"rounds must be at most (\d+)", str(caught.value))[1])
+    assert start(allowed).status == "finished"
+    with pytest.raises(BudgetError, match=f"rounds must be at most {allowed} .* {allowed + 1}:"):
+        start(allowed + 1)
+
+
+def test_a_result_cannot_be_continued_and_a_run_gets_no_more_rounds(tmp_path):
+    problem, path = private(), tmp_path / "run"
+    result = run(problem, FedAvg(step=0.1), **OPTIONS, checkpoint=path)
+    with pytest.raises(ValueError, match="x0 must not be a result"):
+        run(problem, FedAvg(step=0.1), **OPTIONS, x0=result)
+    again = run(problem, FedAvg(step=0.1), **OPTIONS, checkpoint=Checkpointing(path, resume=True))
+    np.testing.assert_array_equal(result.models, again.models)
+    with pytest.raises(
+        ValueError, match="it is of a run with privacy '12 gradients of 10 of 50 rows"
+    ):
+        run(
+            problem,
+            FedAvg(step=0.1),
+            **{**OPTIONS, "rounds": 8},
+            checkpoint=Checkpointing(path, resume=True),
+        )
+
+
+def test_certificates_are_refused():
+    problem = private()
+    with pytest.raises(ValueError, match="certify: agents must have no privacy budget"):
+        certify(problem, run(problem, FedAvg(step=0.1), **OPTIONS))
+
+
+def test_agents_are_checked():
+    loss = LeastSquares(np.eye(3), np.ones(3))
+
+    class Plain(Loss):
+        n, shape, size, dtype, convex = 3, (3,), 3, np.dtype(float), True
+        value = gradient = smoothness = permute_samples = lambda self, *args, **kwargs: 0.0
+
+    with pytest.raises(ValueError, match="Agent: a privacy budget needs a loss with clipped"):
+        Agent(Plain(), L1Ball(1.0), privacy=BUDGET)
+
+    class Other(LeastSquares):
+        def gradient(self, x, rows=None, out=None):
+            return super().gradient(x, rows, out)
+
+    with pytest.raises(ValueError, match="got Other without"):
+        Agent(Other(np.eye(3), np.ones(3)), L1Ball(1.0), privacy=BUDGET)
+    with pytest.raises(ValueError, match="Agent: privacy must be"):
+        Agent(loss, L1Ball(1.0), privacy=(2.0, 1e-5))
+    with pytest.raises(ValueError, match="agents must have no privacy budget, got one at 0"):
+        Problem.lazy(3, lambda i: Agent(loss, L1Ball(1.0), privacy=BUDGET))
