@@ -90,7 +90,7 @@ def tables(results: MethodResults) -> dict[str, str]:
 def main() -> None:
     """Draw the picture and write the tables."""
     results = MethodResults.load(HERE / "methods_results.json")
-    mean_ranks(results).savefig(HERE / "methods.png", dpi=150)
+    mean_ranks(results).savefig(HERE / "methods.png", dpi=150, bbox_inches="tight")
     PAGE.write_text(with_tables(PAGE.read_text("utf-8"), tables(results)), "utf-8")
 
 
