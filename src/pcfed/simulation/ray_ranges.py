@@ -15,6 +15,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,6 +48,13 @@ MAX_RESTARTS = 3
 """How often an actor is started again for one call."""
 
 
+SNAPSHOT_FACTOR = 20.0
+"""Snapshots are so many times as far apart as they take."""
+
+MAX_CALL_BYTES = 2**28
+"""Bytes of the server's states that are kept to repeat rounds."""
+
+
 @dataclass(frozen=True)
 class Ray:
     """Run agents in the actors of a Ray cluster: ``run(..., backend=Ray(actors=8))``.
@@ -64,8 +72,9 @@ class Ray:
     folder : path, optional
         A folder that all machines see, for snapshots of private state. By default they are in the
         object store of Ray, with a copy on another machine.
-    snapshot_every : int
+    snapshot_every : int, optional
         Rounds between two snapshots. If an actor dies, at most so many of its rounds are repeated.
+        By default, snapshots take about a twentieth of the time.
     deadline : float, optional
         Seconds after which the agents of an actor that has not answered count as absent. By default
         rounds wait for all actors, and results do not depend on their speed.
@@ -73,13 +82,13 @@ class Ray:
     Examples
     --------
     >>> Ray(actors=8)
-    Ray(address=None, actors=8, folder=None, snapshot_every=10, deadline=None)
+    Ray(address=None, actors=8, folder=None, snapshot_every=None, deadline=None)
     """
 
     address: str | None = None
     actors: int | None = None
     folder: PathLike | None = None
-    snapshot_every: int = 10
+    snapshot_every: int | None = None
     deadline: float | None = None
 
     def __post_init__(self) -> None:
@@ -91,7 +100,8 @@ class Ray:
             count("Ray: actors", self.actors)
         if self.folder is not None:
             is_path("Ray: folder", self.folder)
-        count("Ray: snapshot_every", self.snapshot_every)
+        if self.snapshot_every is not None:
+            count("Ray: snapshot_every", self.snapshot_every)
         if self.deadline is not None:
             positive("Ray: deadline", self.deadline)
         require("pcfed.Ray", "ray", "ray")
@@ -249,6 +259,7 @@ class RayRanges:
         self._calls: list[list[Call]] = [[] for _ in range(number)]
         """The calls since a snapshot that change the state of a range."""
         self._rounds_since_snapshot = 0
+        self._last_snapshot, self._snapshot_seconds = time.monotonic(), 0.0
         self._is_backed_up = False
         self._late: dict[int, Any] = {}
         """Where answers arrive that are later than the deadline, by range."""
@@ -301,8 +312,11 @@ class RayRanges:
     def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round: one call for every range."""
         self._forget_late_answers()
-        if self._rounds_since_snapshot >= self._backend.snapshot_every and not self._is_backed_up:
+        if self._is_snapshot_due(calls[0].server):
+            start = time.monotonic()
             self._save_snapshots(accepted)
+            self._last_snapshot = time.monotonic()
+            self._snapshot_seconds = self._last_snapshot - start
         self._rounds_since_snapshot += 1
         server = self._ray.put(calls[0].server)
         answers = {}
@@ -370,6 +384,17 @@ class RayRanges:
         self._actors[k] = self._start_actor(k)
         calls = self._calls[k] if query is None else [*self._calls[k], query]
         return self._actors[k].recover.remote(self._starts[k], self._snapshots[k], calls)
+
+    def _is_snapshot_due(self, server: Vectors) -> bool:
+        """Return whether the next round should begin with a snapshot."""
+        rounds, every = self._rounds_since_snapshot, self._backend.snapshot_every
+        if rounds == 0 or self._is_backed_up:
+            return False
+        if every is not None:
+            return rounds >= every
+        kept = rounds * sum(vector.nbytes for vector in server.values())
+        seconds = time.monotonic() - self._last_snapshot
+        return kept > MAX_CALL_BYTES or seconds > SNAPSHOT_FACTOR * self._snapshot_seconds
 
     def _save_snapshots(self, accepted: int) -> None:
         """Save the state of all ranges, from which new actors then begin."""
