@@ -121,11 +121,17 @@ def test_only_agents_that_take_part_are_made():
     assert problem.names[3] == "agent 3"
 
 
-def test_rows_start_when_they_are_read():
+def test_rows_start_when_they_take_part():
     state = PrivateState({"x": np.zeros((1, 2))}, 10, start=lambda rows: {"x": 1.0})
-    assert state.rows([3, 4])["x"].tolist() == [[1, 1], [1, 1]]
-    assert state._arrays["x"].sum() == 4
+    assert state.peek([3, 4])["x"].tolist() == [[1, 1], [1, 1]]
     assert state.all_rows()["x"].sum() == 20
+    assert state._arrays["x"].sum() == 0
+    state.rows([3, 4])["x"][...] = 7
+    assert state.rows([3, 4])["x"].tolist() == [[1, 1], [1, 1]]
+    state.write([4], {"x": np.array([[2.0, 3.0]])}, state.rows([4]))
+    assert state.peek(slice(3, 6))["x"].tolist() == [[1, 1], [2, 3], [1, 1]]
+    assert state._arrays["x"].sum() == 7
+    assert state.started()["started"].tolist() == [3, 4]
 
 
 def test_lazy_runs_resume(tmp_path):

@@ -395,7 +395,7 @@ class AgentRange:
         project: bool = True,
     ) -> Float64Array:
         """Return the models of some positions, whose agents may be given, in a new array."""
-        private = self._private.rows(slice(span.start - self.first, span.stop - self.first))
+        private = self._private.peek(slice(span.start - self.first, span.stop - self.first))
         own = self.algorithm.model(server, private).astype(np.float64, copy=False)
         shape = (span.stop - span.start, self.n)
         if self.algorithm.feasible and project:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcfed.algorithms import Vectors
-from pcfed.arrays import Array
+from pcfed.arrays import Array, large_empty
 from pcfed.errors import short_repr
 from pcfed.storage.saved import PathLike
 from pcfed.validation import is_path
@@ -22,7 +22,7 @@ Rows = slice | Sequence[int]
 """Rows of the range, counted from its first agent."""
 
 START_ROWS = 1024
-"""Rows that are started together where all of them are needed."""
+"""Rows that are read together where all of them are needed."""
 
 StateDtype = Literal["float64", "float32"]
 
@@ -83,8 +83,8 @@ class PrivateState:
     memory : Memory
         How it is kept.
     start : callable, optional
-        Returns the vectors with which some rows start. If it is given, rows start when they are
-        first read; until then their memory is not used.
+        Returns the vectors with which some rows start. If it is given, rows start when `rows` first
+        returns them; until then their memory is not used.
     """
 
     def __init__(
@@ -142,16 +142,31 @@ class PrivateState:
         for file in self._files:
             file.madvise(mmap.MADV_DONTNEED)
 
-    def start_all(self) -> None:
-        """Start all rows."""
-        for first in range(0, self._size, START_ROWS):
-            self._start_missing(slice(first, min(first + START_ROWS, self._size)))
-            self.end_round()
+    def peek(self, index: Rows) -> dict[str, Array]:
+        """Return some rows, to be read only; those that have not started do not start."""
+        missing = self._missing(index)
+        if self._start is None or not missing.size:
+            return self.rows(index)
+        found = {name: vectors[index].astype(np.float64) for name, vectors in self._arrays.items()}
+        where = np.searchsorted(np.arange(self._size)[index], missing)
+        for name, vectors in self._start(missing.tolist()).items():
+            found[name][where] = vectors
+        return found
 
     def all_rows(self) -> dict[str, Array]:
         """Return all rows in float64; they are the state itself if it is kept so."""
-        self.start_all()
-        return self.rows(slice(0, self._size))
+        everyone = slice(0, self._size)
+        if not self._missing(everyone).size:
+            return self.rows(everyone)
+        found = {
+            name: large_empty(vectors.shape, np.float64) for name, vectors in self._arrays.items()
+        }
+        for first in range(0, self._size, START_ROWS):
+            some = slice(first, min(first + START_ROWS, self._size))
+            for name, rows in self.peek(some).items():
+                found[name][some] = rows
+            self.end_round()
+        return found
 
     def copy(self) -> PrivateState:
         """Return a state that shares no array with this one."""
@@ -174,13 +189,18 @@ class PrivateState:
             self._started[:] = False
             self._started[some] = True
 
+    def _missing(self, index: Rows) -> NDArray[np.intp]:
+        """Return which of some rows have not started yet."""
+        if self._started is None:
+            return np.empty(0, np.intp)
+        some = np.arange(self._size)[index]
+        return some[~self._started[some]]
+
     def _start_missing(self, index: Rows) -> None:
         """Start the rows that have not started yet."""
-        if self._started is None or self._start is None:
+        missing = self._missing(index)
+        if self._started is None or self._start is None or not missing.size:
             return
-        missing = np.arange(self._size)[index]
-        missing = missing[~self._started[missing]]
-        if missing.size:
-            for name, vectors in self._start(missing.tolist()).items():
-                self._arrays[name][missing] = vectors
-            self._started[missing] = True
+        for name, vectors in self._start(missing.tolist()).items():
+            self._arrays[name][missing] = vectors
+        self._started[missing] = True

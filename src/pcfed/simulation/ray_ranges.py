@@ -48,8 +48,17 @@ MAX_RESTARTS = 3
 """How often an actor is started again for one call."""
 
 
+LOCAL_SETTINGS = {
+    "RAY_worker_niceness": "0",  # 15 by default: actors would wait for all other programs
+    "RAY_max_direct_call_object_size": str(2**24),  # answers of 100 kB and more in one message
+}
+"""Settings of a cluster that is started for a run."""
+
 SNAPSHOT_FACTOR = 20.0
 """Snapshots are so many times as far apart as they take."""
+
+MAX_INLINE_BYTES = 2**20
+"""Larger states of the server are sent through the object store, which takes some exchanges."""
 
 MAX_CALL_BYTES = 2**28
 """Bytes of the server's states that are kept to repeat rounds."""
@@ -318,7 +327,9 @@ class RayRanges:
             self._last_snapshot = time.monotonic()
             self._snapshot_seconds = self._last_snapshot - start
         self._rounds_since_snapshot += 1
-        server = self._ray.put(calls[0].server)
+        server: Any = calls[0].server
+        if sum(vector.nbytes for vector in server.values()) > MAX_INLINE_BYTES:
+            server = self._ray.put(server)  # one copy per machine
         answers = {}
         for k, call in enumerate(calls):
             if k not in self._late:
@@ -445,6 +456,8 @@ def _connect(backend: Ray) -> bool:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if backend.address is None:
         quiet["include_dashboard"] = False
+        for name, value in LOCAL_SETTINGS.items():
+            os.environ.setdefault(name, value)
     try:
         if backend.address is not None:
             _check_reachable(backend.address)
