@@ -6,15 +6,20 @@ at the end of its input it stops.
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
 
-from ray.cluster_utils import Cluster
+from pcfed.simulation.ray_ranges import LOCAL_SETTINGS
 
 OPTIONS = {"num_cpus": 1, "object_store_memory": 2**27}
 
 
 def main() -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={**OPTIONS, "include_dashboard": False})
+    os.environ.update(LOCAL_SETTINGS)  # before Ray is imported, which reads them
+    cluster_utils = import_module("ray.cluster_utils")
+    options = {**OPTIONS, "include_dashboard": False}
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=options)
     node = cluster.add_node(**OPTIONS)
     print(cluster.address, cluster.head_node.node_id, flush=True)
     for _ in sys.stdin:
