@@ -11,7 +11,7 @@ from pcfed import Agent, PCFedAvg, PFedMe, Problem, RefusalPolicy, kernels, run
 from pcfed.algorithms import LocalContext
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression, compiled
 from pcfed.losses.stack import Stack
-from pcfed.sets import L1Ball, L2Ball, ProjectionError, SetRows, Simplex
+from pcfed.sets import Box, L1Ball, L2Ball, NonNegative, ProjectionError, SetRows, Simplex
 from pcfed.simulation import plan as plans
 from pcfed.simulation.plan import Plan
 from tests.federations import ALGORITHMS, CLOSED_FORM, N, classifiers, regressions
@@ -200,11 +200,15 @@ def test_one_projection_that_fails_does_not_spoil_the_team():
 def test_rows_are_projected_onto_their_own_sets(dtype):
     rng = np.random.default_rng(0)
     mixed = [make(rng) for make in CLOSED_FORM.values()]
-    for sets in ([L1Ball(r) for r in (0.5, 1.0, 9.0)], [Simplex(1.0), Simplex(3.0)], mixed):
+    boxes = [Box(-0.1, 0.2), Box(-rng.random(N), 0.3), NonNegative(), Box(-np.inf, rng.random(N))]
+    balls = [L1Ball(r) for r in (0.5, 1.0, 9.0)]
+    for sets in (balls, [Simplex(1.0), Simplex(3.0)], boxes, boxes[::2], mixed):
         rows = SetRows(sets)
         for _ in range(2):  # the second time with what was remembered
             x = rng.normal(size=(len(sets), N)).astype(dtype)
+            x[:, 0] = -0.0
             expected = np.stack([each.project(row) for each, row in zip(sets, x, strict=True)])
+            np.testing.assert_array_equal(np.signbit(rows.project(x)), np.signbit(expected))
             np.testing.assert_array_equal(rows.project(x), expected)
             np.testing.assert_array_equal(rows.project(x, out=x), expected)
         x = rng.normal(size=(len(sets), N))

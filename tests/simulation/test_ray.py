@@ -216,6 +216,16 @@ def test_errors_of_agents_are_those_of_one_process(address):
         run(Problem.lazy(150, make_agent), FedAvg(0.1), rounds=1, backend=Ray(address, 2))
 
 
+def test_agents_that_actors_cannot_read_are_named(address):
+    class Unreadable(Box):
+        def __reduce__(self):
+            return len, (7,)
+
+    problem = Problem([Agent(LeastSquares(np.eye(2), np.ones(2)), Unreadable(0.0, 1.0))])
+    with pytest.raises(ValueError, match=r"run: agents must be objects that Ray can pickle"):
+        run(problem, FedAvg(0.1), rounds=1, backend=Ray(address, 1))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -17,8 +17,8 @@ from pcfed.sets import ProjectionError
 from pcfed.simulation import Evaluation
 from pcfed.validation import boolean, positive
 
-MAX_TIGHTENED = 2**24
-"""Tightening is only tried on so many numbers of models, all of which it keeps in memory."""
+MAX_TIGHTENED_AGENTS, MAX_TIGHTENED = 10_000, 2**24
+"""Tightening, in one process, is only tried on so many agents and numbers of models."""
 
 
 @dataclass
@@ -90,7 +90,8 @@ class Gap:
     @staticmethod
     def _can_tighten(problem: Problem) -> bool:
         """Return whether steps on all models together are possible."""
-        return problem.m * problem.n <= MAX_TIGHTENED and not problem.is_lazy
+        few = problem.m <= MAX_TIGHTENED_AGENTS and problem.m * problem.n <= MAX_TIGHTENED
+        return few and not problem.is_lazy
 
     def _tightened(self, evaluation: Evaluation) -> float:
         """Return a smaller gap."""

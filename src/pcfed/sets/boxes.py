@@ -53,6 +53,12 @@ class WholeSpace(ConvexSet):
         return self
 
 
+def clip(x: Array, lower: Bound, upper: Bound) -> Array:
+    """Return x with entries within bounds, in the dtype of x; −0.0 keeps its sign bit."""
+    p: Array = np.clip(x, lower, upper).astype(x.dtype, copy=False)
+    return np.where(p == x, x, p)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounds(ConvexSet):
     """A product of intervals; the base class of ``Box`` and ``NonNegative``."""
@@ -67,9 +73,7 @@ class Bounds(ConvexSet):
         return x if np.array_equal(p, x) else p
 
     def _project_rows(self, x: Array, warm_start: WarmStart | None) -> Array:
-        lower, upper = self._bounds
-        p: Array = np.clip(x, lower, upper).astype(x.dtype, copy=False)
-        return np.where(p == x, x, p)  # so that −0.0 keeps its sign bit
+        return clip(x, *self._bounds)
 
     def _contains(self, x: Float64Array, eps: float, floor: float = 0.0) -> bool:
         # Each entry has a tolerance of its own: a bound of 1e8 must not loosen one of 1e-8.

@@ -20,6 +20,7 @@ from pcfed.sets.base import (
     checked_points,
     write_result,
 )
+from pcfed.sets.boxes import Bounds, clip
 from pcfed.sets.compiled import L1_BALL, SIMPLEX, ThresholdSet
 from pcfed.sets.rounding import norm
 from pcfed.validation import floating, instance, type_text
@@ -116,11 +117,15 @@ class SetRows:
         if None not in threshold_sets and len(kinds) == 1:
             (self._kind,) = kinds
             self._totals = np.array([each[1] for each in threshold_sets if each is not None])
+        self._bounds = _bounds_of_rows(self.sets)
 
     def project(self, x: Array, out: Array | None = None) -> Array:
         """Project every row onto its own set; the arguments and bits of ``project_unchecked``."""
         if self._kind is not None and (p := self._project_compiled(x, out)) is not None:
             return write_result(p, x, out)
+        if self._bounds is not None:
+            with np.errstate(all="ignore"):
+                return write_result(clip(x, *self._bounds), x, out)
         p = np.empty_like(x) if out is None else out
         rows = zip(self.sets, x, p, self.warm_starts, strict=True)
         for each, row, out_row, warm_start in rows:
@@ -156,6 +161,18 @@ class SetRows:
         if p is not None:
             self.store_thresholds(warm_start.thresholds)
         return p
+
+
+def _bounds_of_rows(sets: Sequence[ConvexSet]) -> tuple[Float64Array, Float64Array] | None:
+    """Return the lower and the upper bounds of all rows, or None if not all sets are boxes."""
+    boxes = [each for each in sets if isinstance(each, Bounds)]
+    if not boxes or len(boxes) < len(sets):
+        return None
+    width = max(np.size(bound) for box in boxes for bound in box._bounds)
+    lower, upper = np.empty((2, len(boxes), width))
+    for i, box in enumerate(boxes):
+        lower[i], upper[i] = box._bounds
+    return lower, upper
 
 
 def _distance(each: ConvexSet, x: Float64Array) -> float:

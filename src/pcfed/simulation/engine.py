@@ -223,16 +223,18 @@ class Engine:
         parts: Iterator[PartialSums] = self._call("sums_of", self.server, function)
         return combined_totals(parts)["row"]
 
-    def average(self) -> Float64Array:
-        """Return the population average."""
+    def average(self, models: Float64Array | None = None) -> Float64Array:
+        """Return the population average; if the models are given, it need not compute them."""
         average = self.algorithm.average(self.server)
-        return self._mean_model() if average is None else average.astype(np.float64)
+        if average is not None:
+            return average.astype(np.float64)
+        return self._mean_model() if models is None else tree_mean(models)
 
-    def center(self) -> Float64Array:
+    def center(self, models: Float64Array | None = None) -> Float64Array:
         """Return the centre to which the models are coupled: their average, unless it is free."""
         shared = self.algorithm.shared_model(self.server)
         if self.problem.center == "average" or shared is None:
-            return self.average()
+            return self.average(models)
         return shared.astype(np.float64)
 
     def refuse_infinite(self, record: Record) -> list[Refusal]:

@@ -60,7 +60,8 @@ class OutputIterate(Hook):
         """Return the models, their average and the centre; the last ones if none were kept."""
         engine, kept = self._engine, self._kept_models()
         if kept is None or self._kept_center is None:
-            return engine.models(), engine.average(), engine.center()
+            models = engine.models()
+            return models, engine.average(models), engine.center(models)
         average = tree_mean(kept)
         return kept, average, self._kept_center if self._has_free_center else average
 

@@ -147,7 +147,9 @@ class PrivateState:
         missing = self._missing(index)
         if self._start is None or not missing.size:
             return self.rows(index)
-        found = {name: vectors[index].astype(np.float64) for name, vectors in self._arrays.items()}
+        found: dict[str, Array] = {
+            name: vectors[index].astype(np.float64) for name, vectors in self._arrays.items()
+        }
         where = np.searchsorted(np.arange(self._size)[index], missing)
         for name, vectors in self._start(missing.tolist()).items():
             found[name][where] = vectors
@@ -158,7 +160,7 @@ class PrivateState:
         everyone = slice(0, self._size)
         if not self._missing(everyone).size:
             return self.rows(everyone)
-        found = {
+        found: dict[str, Array] = {
             name: large_empty(vectors.shape, np.float64) for name, vectors in self._arrays.items()
         }
         for first in range(0, self._size, START_ROWS):

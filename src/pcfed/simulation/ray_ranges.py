@@ -50,7 +50,9 @@ MAX_RESTARTS = 3
 
 LOCAL_SETTINGS = {
     "RAY_worker_niceness": "0",  # 15 by default: actors would wait for all other programs
-    "RAY_max_direct_call_object_size": str(2**24),  # answers of 100 kB and more in one message
+    # Answers and states of more than 100 kB travel in one message.
+    "RAY_max_direct_call_object_size": str(2**24),
+    "RAY_task_rpc_inlined_bytes_limit": str(2**26),
 }
 """Settings of a cluster that is started for a run."""
 
@@ -374,7 +376,8 @@ class RayRanges:
                 return self._ray.get(answer)
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause from None
-            except self._losses:
+            except self._losses as error:
+                _check_start(error)
                 answer = self._recover(k, query)
         first, stop = self.edges[k : k + 2]
         raise RuntimeError(
@@ -444,6 +447,16 @@ class RayRanges:
 
 NO_SUMS = RangeSums(PartialSums(np.empty(0, np.intp), {}), {}, 0, (), 0, aborted=False)
 """The sums of agents that are absent."""
+
+
+def _check_start(error: Exception) -> None:
+    """Raise a ValueError if an actor has died because it could not read its agents."""
+    if getattr(error, "actor_init_failed", False):
+        raise ValueError(
+            "run: agents must be objects that Ray can pickle, of modules that actors can import, "
+            f"got an error: {one_line(str(error))[-300:]}; move make_agent and what it uses into a "
+            "module."
+        ) from None
 
 
 def _connect(backend: Ray) -> bool:
