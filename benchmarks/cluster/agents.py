@@ -10,32 +10,31 @@ from pcfed import Agent
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box
 
-PARAMETERS, SAMPLES, STREAMS = 100, 4, 4096
+PARAMETERS, SAMPLES, DIFFERENT = 100, 4, 4096
 COUPLING = 1.0
 GOLDEN = (5**0.5 - 1) / 2
 
 
-@cache
-def loss_of(stream: int) -> LeastSquares:
-    """Return least squares with the samples of a random stream."""
-    rng = np.random.default_rng([17, stream])
-    X = rng.standard_normal((SAMPLES, PARAMETERS))
-    model = np.linspace(-1, 1, PARAMETERS)
-    return LeastSquares(X, X @ model + rng.standard_normal(SAMPLES))
-
-
 def bound_of(i: int) -> float:
-    """Return the bound of an agent's box, in [0.1, 1.1)."""
-    return 0.1 + i * GOLDEN % 1
+    """Return the bound of an agent's box, in [0.005, 0.105)."""
+    return 0.005 + 0.1 * (i % DIFFERENT * GOLDEN % 1)
+
+
+@cache
+def different_agent(i: int) -> Agent:
+    """Return one of the different agents, which every process makes once."""
+    rng = np.random.default_rng([17, i])
+    X = rng.standard_normal((SAMPLES, PARAMETERS))
+    y = X @ np.linspace(-1, 1, PARAMETERS) + rng.standard_normal(SAMPLES)
+    bound = bound_of(i)
+    return Agent(LeastSquares(X, y), Box(-bound, bound), coupling=COUPLING)
 
 
 def make_agent(i: int) -> Agent:
-    """Return the agent at a position."""
-    bound = bound_of(i)
-    return Agent(loss_of(i % STREAMS), Box(-bound, bound), coupling=COUPLING)
+    """Return the agent at a position: its data and its box are those of i mod 4096."""
+    return different_agent(i % DIFFERENT)
 
 
-@cache
-def kept_agent(i: int) -> Agent:
-    """Return the agent at a position, which every process makes once."""
-    return make_agent(i)
+def make_anew(i: int) -> Agent:
+    """Return the same agent, made from its random stream whenever it is read."""
+    return different_agent.__wrapped__(i % DIFFERENT)

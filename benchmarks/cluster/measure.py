@@ -9,13 +9,19 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import ray
+from pcfed.simulation.ray_ranges import LOCAL_SETTINGS
 
 QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    **LOCAL_SETTINGS,  # those of a cluster that a run starts
+}
 
 
 class RoundClock:
@@ -34,6 +40,7 @@ class RoundClock:
         self.stamps: dict[int, float] = {}
 
     def __call__(self, index: int) -> int:
+        """Return the number of local steps in the round with this index."""
         if index == 0:  # before its first round, a run asks for all rounds
             self.stamps.clear()
         self.stamps[index] = time.perf_counter()
@@ -148,8 +155,8 @@ def _command(pid: int) -> str:
 @contextmanager
 def cluster(processors: int = 2) -> Iterator[float]:
     """Start a cluster on this machine, which runs then use; give the seconds that it took."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.update(VARIABLES)
+    ray: Any = import_module("ray")
     begin = time.perf_counter()
     ray.init(address="local", num_cpus=processors, include_dashboard=False, **QUIET)
     try:

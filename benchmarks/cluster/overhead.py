@@ -1,0 +1,181 @@
+"""Actors against threads: seconds per round of the same runs, and of Flower's simulation engine.
+
+    python -m benchmarks.cluster.overhead [B C] [--repeats 3]
+
+The works B and C of ``benchmarks/peers`` on two cores: FedAvg, and PCFedSplit with an l1 budget per
+agent, in one process with ``workers=2`` and in two Ray actors with one thread each. The two
+alternate in one process, whose cluster is started before; a round is the time between two calls of
+the function that gives the local steps, so that neither start-up nor evaluations count. The first
+three rounds of a run are left out. The median over all rounds of all repetitions is given, and the
+ratio is the median of those of the pairs. "Messages" are the pickled bytes of one actor and round:
+its call, the server's state, which actors of one machine share, and its answer. Flower runs FedAvg
+with one client process per core, in its own process, once for every work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.peers.__main__ import exported
+from benchmarks.peers.environments import PEERS, measured
+from benchmarks.peers.workload import SHAPE, STEP, WORKLOADS, Workload, load
+from pcfed import Agent, FedAvg, PCFedSplit, Problem, Ray, Result, run
+from pcfed.algorithms import Algorithm
+from pcfed.losses import SoftmaxRegression
+from pcfed.sets import L1Ball, WholeSpace
+from pcfed.simulation.agent_range import RangeSums, RoundCall
+from pcfed.simulation.ray_ranges import RayRanges
+
+from .measure import RoundClock, cluster
+
+ROUNDS = {"A": 12, "B": 60, "C": 24}
+WARM_UP = 3
+BUDGETS = (0.3, 1.2)
+"""Budgets of the first and the last agent, as fractions of the l1 norm of FedAvg's model."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes
+    ----------
+    work, algorithm : str
+        What was run.
+    threads, actors : float
+        Milliseconds per round.
+    ratio : float
+        The median over the repetitions of actors to threads.
+    """
+
+    work: str
+    algorithm: str
+    threads: float
+    actors: float
+    ratio: float
+
+
+def trained(
+    workload: Workload,
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    backend: Ray | None,
+) -> tuple[list[float], Result]:
+    """Run so many rounds; return the seconds of each of them, and the result."""
+    clock = RoundClock(workload.steps)
+    result = run(
+        problem,
+        algorithm,
+        rounds=rounds,
+        local_steps=clock,
+        batch=workload.batch,
+        sampling="blocks",
+        eval_every=rounds,
+        workers=1 if backend else 2,
+        backend=backend,
+    )
+    return clock.seconds(WARM_UP), result
+
+
+def runs_of(workload: Workload, path: Path) -> dict[str, tuple[Problem, Algorithm]]:
+    """Return the problem and the algorithm of every run of a work."""
+    labels = load(str(path))[1]
+    with np.load(path) as file:
+        shares = zip(file["images"], labels, strict=True)
+    losses = [SoftmaxRegression(x, y, classes=SHAPE[0]) for x, y in shares]
+    free = Problem([Agent(f, WholeSpace(), coupling=0.0) for f in losses])
+    average = trained(workload, free, FedAvg(STEP), 5, None)[1].average
+    radii = np.abs(average).sum() * np.linspace(*BUDGETS, workload.agents)
+    coupling = 0.1 / (STEP * workload.agents)
+    bounded = Problem([Agent(f, L1Ball(r), coupling) for f, r in zip(losses, radii, strict=True)])
+    return {"FedAvg": (free, FedAvg(STEP)), "PCFedSplit": (bounded, PCFedSplit())}
+
+
+def compare(name: str, path: Path, repeats: int) -> list[Row]:
+    """Measure the runs of a work in threads and actors, in turn."""
+    workload, rounds, rows = WORKLOADS[name], ROUNDS[name], []
+    for title, (problem, algorithm) in runs_of(workload, path).items():
+        pairs: list[tuple[list[float], list[float]]] = []
+        for _ in range(repeats):
+            here, one = trained(workload, problem, algorithm, rounds, None)
+            there, two = trained(workload, problem, algorithm, rounds, Ray(actors=2))
+            if not np.array_equal(one.models, two.models):
+                raise SystemExit(f"{name} {title}: actors give other models than threads.")
+            pairs.append((here, there))
+        threads, actors = (1e3 * median(t for p in pairs for t in p[k]) for k in (0, 1))
+        ratio = median(median(two) / median(one) for one, two in pairs)
+        rows.append(Row(name, title, threads, actors, ratio))
+        print(rows[-1], flush=True)
+    return rows
+
+
+def message_sizes(name: str, path: Path) -> list[str]:
+    """Return the pickled bytes of a call, the server's state and an answer of one actor."""
+    workload, lines = WORKLOADS[name], []
+    seen: list[tuple[RoundCall, RangeSums]] = []
+
+    class Listening(RayRanges):
+        def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+            answers = super().play(accepted, calls)
+            seen.append((calls[0], answers[0]))
+            return answers
+
+    from pcfed.simulation import simulate
+
+    for title, (problem, algorithm) in runs_of(workload, path).items():
+        original, simulate.RayRanges = simulate.RayRanges, Listening  # type: ignore[attr-defined]
+        try:
+            trained(workload, problem, algorithm, WARM_UP + 2, Ray(actors=2))
+        finally:
+            simulate.RayRanges = original  # type: ignore[attr-defined]
+        call, answer = seen[-1]
+        parts = replace(call, server={}), call.server, answer
+        sizes = [f"{len(pickle.dumps(part, 5)) / 1e3:,.1f}" for part in parts]
+        lines.append(f"| {name} | {title} | {' | '.join(sizes)} |")
+    return lines
+
+
+def flower(name: str, path: Path) -> float:
+    """Return the milliseconds per round of Flower's simulation engine in this environment."""
+    peer = replace(PEERS["flower"], environment="", packages=())
+    return 1e3 * float(measured(peer, name, path)["seconds_per_round"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster.overhead")
+    parser.add_argument("works", nargs="*", default=["B", "C"])
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        files = exported(given.works, Path(folder))
+        with cluster():
+            rows = [
+                row for name in given.works for row in compare(name, files[name], given.repeats)
+            ]
+            sizes = [line for name in given.works for line in message_sizes(name, files[name])]
+        others = {name: flower(name, files[name]) for name in given.works}
+    print(f"\nload after the runs: {os.getloadavg()[0]:.1f}\n")
+    print("| work | algorithm | threads, ms | actors, ms | actors / threads | Flower, ms |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        other = f"{others[row.work]:,.0f}" if row.algorithm == "FedAvg" else ""
+        print(
+            f"| {row.work} | {row.algorithm} | {row.threads:.1f} | {row.actors:.1f} "
+            f"| {row.ratio:.2f} | {other} |"
+        )
+    print("\n| work | algorithm | call, kB | server, kB | answer, kB |\n|---|---|---|---|---|")
+    print("\n".join(sizes))
+
+
+if __name__ == "__main__":
+    main()
