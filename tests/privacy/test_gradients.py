@@ -45,7 +45,7 @@ def plain(loss, points, rows, clip):
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_of_single_samples_are_clipped(name, points):
     loss = LOSSES[name]
-    x = RNG.normal(size=(points, loss.n)).astype(loss.dtype)
+    x = np.random.default_rng(points).normal(size=(points, loss.n)).astype(loss.dtype)
     out = np.empty_like(x)
     clip = 0.7
     loss.clipped_gradients(x, ROWS, clip, None, out)
