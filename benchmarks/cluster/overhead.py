@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pickle
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from cloudpickle import dumps
 
 from benchmarks.peers.__main__ import exported
 from benchmarks.peers.environments import PEERS, measured
@@ -140,7 +140,7 @@ def message_sizes(name: str, path: Path) -> list[str]:
             simulate.RayRanges = original  # type: ignore[attr-defined]
         call, answer = seen[-1]
         parts = replace(call, server={}), call.server, answer
-        sizes = [f"{len(pickle.dumps(part, 5)) / 1e3:,.1f}" for part in parts]
+        sizes = [f"{len(dumps(part)) / 1e3:,.1f}" for part in parts]
         lines.append(f"| {name} | {title} | {' | '.join(sizes)} |")
     return lines
 
