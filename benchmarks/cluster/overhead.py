@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
 import numpy as np
 from cloudpickle import dumps
@@ -133,11 +134,8 @@ def message_sizes(name: str, path: Path) -> list[str]:
     from pcfed.simulation import simulate
 
     for title, (problem, algorithm) in runs_of(workload, path).items():
-        original, simulate.RayRanges = simulate.RayRanges, Listening  # type: ignore[attr-defined]
-        try:
+        with patch.object(simulate, "RayRanges", Listening):
             trained(workload, problem, algorithm, WARM_UP + 2, Ray(actors=2))
-        finally:
-            simulate.RayRanges = original  # type: ignore[attr-defined]
         call, answer = seen[-1]
         parts = replace(call, server={}), call.server, answer
         sizes = [f"{len(dumps(part)) / 1e3:,.1f}" for part in parts]
