@@ -45,6 +45,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = KEYS.sub(lambda found: keys_markdown(found[1]), markdown)
     if "/" not in page.file.src_uri:
         markdown = markdown.replace("](../", "](").replace("](docs/", "](")
+    else:
+        markdown = markdown.replace("](../docs/", "](../")
     return re.sub(r"\]\((examples/\w+)\.py\)", r"](\1.md)", markdown)
 
 
