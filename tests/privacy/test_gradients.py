@@ -55,6 +55,20 @@ def test_gradients_of_single_samples_are_clipped(name, points):
     assert not np.allclose(out, plain(loss, x, ROWS, 1e9), atol=1e-2)  # the clip matters here
 
 
+def test_the_first_gradient_of_pixels_is_that_of_its_own_rows():
+    """Norms are computed at first use, and read blocks from the same memory as the gradient."""
+    pixels = np.random.default_rng(0).integers(256, size=(30, 4)).astype(np.uint8)
+    many = SoftmaxRegression(np.tile(pixels, (20, 1)), np.tile(LABELS, 20), classes=3)
+    many.value(np.zeros(12))  # the memory of blocks is now large enough for all rows
+    loss = SoftmaxRegression(pixels, LABELS, classes=3)
+    x = np.random.default_rng(1).normal(size=(1, 12)).astype(np.float32)
+    first, second = np.empty_like(x), np.empty_like(x)
+    loss.clipped_gradients(x, ROWS, 0.7, None, first)
+    loss.clipped_gradients(x, ROWS, 0.7, None, second)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, plain(loss, x, ROWS, 0.7), rtol=1e-4, atol=1e-5)
+
+
 def test_long_rows_are_scaled_down():
     norms = np.linalg.norm(X, axis=1, keepdims=True)
     scaled = SoftmaxRegression(

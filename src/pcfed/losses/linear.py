@@ -182,8 +182,9 @@ class LinearModel(CheckedLoss):
         clip *= 1 - 64 * float(np.finfo(self.dtype).eps)
         totals = np.zeros(points.shape)
         with np.errstate(all="ignore"):
+            row_norms = self._row_norms  # before the loop: computing them overwrites its blocks
             for block, part in self._features.blocks(index):
-                norms = self._row_norms[part]
+                norms = row_norms[part]
                 shrink = np.ones_like(norms)
                 if feature_norm is not None:
                     shrink = np.minimum(1, feature_norm / norms, where=norms > 0, out=shrink)
