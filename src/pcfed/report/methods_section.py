@@ -50,6 +50,7 @@ def _rank_chart(methods: MethodResults, styles: Mapping[str, Style]) -> ChartGro
         for method, rank in ranks.items()
     ]
     layout = axes("mean rank, 1 is best", "")
+    layout["xaxis"] |= {"tick0": 1, "dtick": 2}
     names = {"type": "category", "autorange": "reversed", "automargin": True, "dtick": 1}
     layout["yaxis"] |= names
     listed = ", ".join(f"{method} {rank:.1f}" for method, rank in ranks.items())
@@ -76,7 +77,8 @@ def _table(methods: MethodResults, styles: Mapping[str, Style]) -> Table:
     ]
     columns = ["method", "mean rank", *(cell.title for cell in methods.cells)]
     label = "Accuracy of the agents' own models, inside their sets"
-    return Table(label, [Cell(name) for name in columns], [RowGroup(rows)], caption=label)
+    headings = [Cell(name) for name in columns]
+    return Table(label, headings, [RowGroup(rows)], "numbers named", caption=label)
 
 
 def _cell_table(
@@ -93,18 +95,19 @@ def _cell_table(
             Cell(_number(methods.rounds(cell, method))),
             Cell(_number(methods.bytes_to_target(cell, method) / 1000)),
             Cell(f"{methods.seconds(cell, method):.1f}"),
-            Cell(methods.of(cell, method).trial),
+            Cell(methods.of(cell, method).trial, css_class="text"),
         ]
         for method in methods.methods_in(cell)
     ]
     hint = (
-        f"Rounds, and what an agent has sent and received: to {100 * TARGET:g} % of the best "
-        "accuracy. Infeasibility: the largest distance of a model from its set, before it was "
-        "projected for its score. Seconds: of all rounds, on one core."
+        "Rounds, and what an agent has sent and received: until the accuracy first reaches "
+        f"{100 * TARGET:g} % of the best; it may fall later. Infeasibility: the largest distance "
+        "of a model from its set, before it was projected for its score. Seconds: of all rounds, "
+        "on one core."
     )
     label = f"Methods: {cell.title}"
-    columns.append("parameters")
-    return Table(label, [Cell(name) for name in columns], [RowGroup(rows)], hint=hint)
+    headings = [*map(Cell, columns), Cell("parameters", css_class="text")]
+    return Table(label, headings, [RowGroup(rows)], "numbers named", hint=hint)
 
 
 def _number(value: float) -> str:

@@ -225,7 +225,7 @@ def _coefficient_table(trained: TrainedModels) -> Table:
         "Models",
         [Cell("column" if linear else "part"), *map(Cell, models)],
         [RowGroup(rows)],
-        "numbers agents coefficients",
+        "numbers named coefficients",
         hint=" ".join(_table_hints(trained, len(coefficients))),
         signed_colours=linear,
     )
@@ -277,7 +277,7 @@ def _agent_blocks(run: SavedRun) -> Iterator[Block]:
         return
     rows = _outcome_rows(run.outcome) if run.outcome is not None else _history_rows(run)
     names = [name for name in rows[0] if any(row[name] not in ("", "0") for row in rows)]
-    classes = {name: "set" if name in ("set", "limit") else "" for name in names}
+    classes = {name: "text" if name in ("set", "limit") else "" for name in names}
     headings = {name: "row" if name == "agent" else "" for name in names}
     columns = [Cell(name, css_class=classes[name]) for name in names]
     cells = [
@@ -287,7 +287,7 @@ def _agent_blocks(run: SavedRun) -> Iterator[Block]:
     folded = f"All {len(cells)} agents in numbers" if len(cells) > MAX_UNFOLDED else ""
     caption = "" if folded else "Agents"
     rows_of_agents = [RowGroup(cells)]
-    yield Table("Agents", columns, rows_of_agents, "numbers agents", caption, folded=folded)
+    yield Table("Agents", columns, rows_of_agents, "numbers named", caption, folded=folded)
     if len(rows) > MAX_AGENTS:
         text = (
             f"The first {MAX_AGENTS} of {len(rows)} agents; outcome.json in the run directory "
