@@ -23,7 +23,7 @@ from pcfed.losses import LogisticRegression
 from pcfed.sets import WholeSpace
 
 DELTA = 1e-5
-TRIALS = 500
+TRIALS = 2000
 ROWS = 20
 
 
