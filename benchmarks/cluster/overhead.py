@@ -5,9 +5,10 @@
 The works B and C of ``benchmarks/peers`` on two cores: FedAvg, and PCFedSplit with an l1 budget per
 agent, in one process with ``workers=2`` and in two Ray actors with one thread each. The two
 alternate in one process, whose cluster is started before; a round is the time between two calls of
-the function that gives the local steps, so that neither start-up nor evaluations count. The first
-three rounds of a run are left out. The median over all rounds of all repetitions is given, and the
-ratio is the median of those of the pairs. "Messages" are the pickled bytes of one actor and round:
+the function that gives the local steps, so that neither start-up nor evaluations count. After 100
+rounds, the calls of a round are compiled: both parts of a run are measured, without the first three
+rounds of each. The median over all rounds of all repetitions is given, and the ratio is the median
+of those of the pairs. "Messages" are the pickled bytes of one actor and round:
 its call, the server's state, which actors of one machine share, and its answer. Flower runs FedAvg
 with one client process per core, in its own process, once for every work.
 """
@@ -34,12 +35,17 @@ from pcfed.algorithms import Algorithm
 from pcfed.losses import SoftmaxRegression
 from pcfed.sets import L1Ball, WholeSpace
 from pcfed.simulation.agent_range import RangeSums, RoundCall
-from pcfed.simulation.ray_ranges import RayRanges
+from pcfed.simulation.ray_ranges import GRAPH_AFTER, RayRanges
 
 from .measure import RoundClock, cluster
 
-ROUNDS = {"A": 12, "B": 60, "C": 24}
+ROUNDS = {"A": 120, "B": 400, "C": 160}
 WARM_UP = 3
+PARTS = {
+    "single": slice(WARM_UP, GRAPH_AFTER - 1),
+    "compiled": slice(GRAPH_AFTER + WARM_UP, None),
+}
+"""The rounds of a run with single calls of actors, and those with compiled ones."""
 BUDGETS = (0.3, 1.2)
 """Budgets of the first and the last agent, as fractions of the l1 norm of FedAvg's model."""
 
@@ -50,8 +56,8 @@ class Row:
 
     Attributes
     ----------
-    work, algorithm : str
-        What was run.
+    work, algorithm, calls : str
+        What was run, and how actors were called.
     threads, actors : float
         Milliseconds per round.
     ratio : float
@@ -60,6 +66,7 @@ class Row:
 
     work: str
     algorithm: str
+    calls: str
     threads: float
     actors: float
     ratio: float
@@ -85,7 +92,7 @@ def trained(
         workers=1 if backend else 2,
         backend=backend,
     )
-    return clock.seconds(WARM_UP), result
+    return clock.seconds(warm_up=0), result
 
 
 def runs_of(workload: Workload, path: Path) -> dict[str, tuple[Problem, Algorithm]]:
@@ -113,10 +120,11 @@ def compare(name: str, path: Path, repeats: int) -> list[Row]:
             if not np.array_equal(one.models, two.models):
                 raise SystemExit(f"{name} {title}: actors give other models than threads.")
             pairs.append((here, there))
-        threads, actors = (1e3 * median(t for p in pairs for t in p[k]) for k in (0, 1))
-        ratio = median(median(two) / median(one) for one, two in pairs)
-        rows.append(Row(name, title, threads, actors, ratio))
-        print(rows[-1], flush=True)
+        for calls, part in PARTS.items():
+            threads, actors = (1e3 * median(t for p in pairs for t in p[k][part]) for k in (0, 1))
+            ratio = median(median(two[part]) / median(one[part]) for one, two in pairs)
+            rows.append(Row(name, title, calls, threads, actors, ratio))
+            print(rows[-1], flush=True)
     return rows
 
 
@@ -163,12 +171,12 @@ def main() -> None:
             sizes = [line for name in given.works for line in message_sizes(name, files[name])]
         others = {name: flower(name, files[name]) for name in given.works}
     print(f"\nload after the runs: {os.getloadavg()[0]:.1f}\n")
-    print("| work | algorithm | threads, ms | actors, ms | actors / threads | Flower, ms |")
-    print("|---|---|---|---|---|---|")
+    print("| work | algorithm | calls | threads, ms | actors, ms | actors / threads | Flower, ms |")
+    print("|---|---|---|---|---|---|---|")
     for row in rows:
         other = f"{others[row.work]:,.0f}" if row.algorithm == "FedAvg" else ""
         print(
-            f"| {row.work} | {row.algorithm} | {row.threads:.1f} | {row.actors:.1f} "
+            f"| {row.work} | {row.algorithm} | {row.calls} | {row.threads:.1f} | {row.actors:.1f} "
             f"| {row.ratio:.2f} | {other} |"
         )
     print("\n| work | algorithm | call, kB | server, kB | answer, kB |\n|---|---|---|---|---|")

@@ -12,6 +12,8 @@ import pytest
 from pcfed import Agent, Checkpointing, FedAvg, Gap, Memory, PCFedSplit, Problem, Ray, Result, run
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box
+from pcfed.simulation import ray_ranges
+from pcfed.simulation.ray_graph import RoundGraph
 from tests.simulation.test_ranges import assert_same_bits, in_ranges, make_agent
 from tests.simulation.trapped import OPTIONS, SPRUNG, TRAP, M, problem_of
 
@@ -60,6 +62,25 @@ def address(cluster):
     assert not ray.is_initialized()
 
 
+@pytest.fixture
+def compiled(monkeypatch):
+    """Compile calls from the second round on; return how many rounds each graph had."""
+    rounds = []
+
+    class Counting(RoundGraph):
+        def __init__(self, actors):
+            super().__init__(actors)
+            rounds.append(0)
+
+        def play(self, accepted, calls):
+            rounds[-1] += 1
+            return super().play(accepted, calls)
+
+    monkeypatch.setattr(ray_ranges, "RoundGraph", Counting)
+    monkeypatch.setattr(ray_ranges, "GRAPH_AFTER", 1)
+    return rounds
+
+
 def set_trap(folder, text, at):
     """Return callbacks that set a trap after some rounds."""
     (folder / TRAP).unlink(missing_ok=True)
@@ -82,6 +103,31 @@ def test_any_number_of_actors_gives_the_bits_of_one_process(address, tmp_path):
         assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, actors)), one)
 
 
+def test_compiled_calls_give_the_same_bits(compiled, address, tmp_path):
+    problem = problem_of(tmp_path)
+    one = run(problem, SPLIT, **OPTIONS)
+    assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, 2)), one)
+    assert compiled == [OPTIONS["rounds"] - 1]
+
+
+def test_compiled_calls_raise_the_errors_of_agents(compiled, address):
+    class Failing(LeastSquares):
+        def __init__(self, *data):
+            self.calls = []
+            super().__init__(*data)
+
+        def gradient(self, x, rows=None, *, out=None):
+            self.calls.append(1)
+            if len(self.calls) == 7:
+                raise ValueError("agent: no data; copy it.")
+            return super().gradient(x, rows, out=out)
+
+    problem = Problem([Agent(Failing(np.eye(2), np.ones(2)), Box(0, 1)) for _ in range(2)])
+    with pytest.raises(ValueError, match=r"^agent: no data; copy it\.$"):
+        run(problem, FedAvg(0.1), rounds=9, backend=Ray(address, 2))
+    assert compiled == [6]
+
+
 @pytest.mark.federation
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_all_options_give_the_bits_of_one_process(case, address, tmp_path):
@@ -93,9 +139,11 @@ def test_all_options_give_the_bits_of_one_process(case, address, tmp_path):
 @pytest.mark.federation
 @pytest.mark.parametrize("in_folder", [False, True], ids=["object store", "folder"])
 @pytest.mark.parametrize(("victim", "output"), [("actor", "average"), ("node", "last")])
+@pytest.mark.parametrize("calls", ["single calls", "compiled calls"])
 def test_a_killed_actor_or_node_changes_no_bit(
-    victim, in_folder, output, cluster, address, tmp_path
+    calls, victim, in_folder, output, cluster, address, tmp_path, request
 ):
+    graphs = request.getfixturevalue("compiled") if calls == "compiled calls" else []
     problem, options = problem_of(tmp_path), {**OPTIONS, "output": output}
     one = run(problem, SPLIT, **options)
     folder = tmp_path / "snapshots" if in_folder else None
@@ -111,6 +159,8 @@ def test_a_killed_actor_or_node_changes_no_bit(
     assert (tmp_path / SPRUNG).exists()
     assert_same_bits(result, one)
     assert folder is None or not any(folder.iterdir())
+    # The round of the death begins in one graph; the next one has another.
+    assert graphs in ([], [8, OPTIONS["rounds"] - 9])
     if victim == "node":
         cluster.replace_node()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -38,6 +39,7 @@ from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall, range
 from pcfed.simulation.plan import Batch, LocalPlan, Plan
 from pcfed.simulation.privacy import RunPrivacy
 from pcfed.simulation.private_state import Memory
+from pcfed.simulation.ray_graph import RoundGraph, fits
 from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.archive import load_arrays, save_arrays
 from pcfed.storage.saved import PathLike
@@ -58,6 +60,9 @@ LOCAL_SETTINGS = {
 
 SNAPSHOT_FACTOR = 20.0
 """Snapshots are so many times as far apart as they take."""
+
+GRAPH_AFTER = 100
+"""Rounds after which the calls of a round are compiled, which may take seconds."""
 
 MAX_INLINE_BYTES = 2**20
 """Larger states of the server are sent through the object store, which takes some exchanges."""
@@ -167,6 +172,7 @@ class RangeActor:
     def __init__(self, settings: RangeSettings) -> None:
         self._settings = settings
         self._kept: dict[int, Snapshot] = {}
+        self._lock = threading.Lock()  # a compiled graph calls from a thread of its own
         one_blas_thread().__enter__()
 
     @cached_property
@@ -176,15 +182,22 @@ class RangeActor:
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the range."""
-        return getattr(self._range, method)(*arguments, **options)
+        with self._lock:
+            return getattr(self._range, method)(*arguments, **options)
 
     def play(self, accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
         """Run a round; the server's state is an argument of its own, which machines share."""
-        return self._range.play(accepted, replace(call, server=server))
+        sums: RangeSums = self.call("play", accepted, replace(call, server=server))
+        return sums
+
+    def play_pickled(self, own: bytes, server: bytes) -> bytes:
+        """Run a round that is called by a `RoundGraph`."""
+        accepted, call = pickle.loads(own)
+        return pickle.dumps(self.play(accepted, call, pickle.loads(server)))
 
     def snapshot(self, accepted: int, path: str | None) -> tuple[bool, Snapshot]:
         """Return the state of the range, or write it to a file and return its path."""
-        vectors = self._range.snapshot(accepted)
+        vectors = self.call("snapshot", accepted)
         if path is None:
             return True, vectors
         save_arrays(Path(path), {}, vectors)
@@ -265,6 +278,8 @@ class RayRanges:
         ]
         self._actor_class = ray.remote(RangeActor)
         self._actors = [self._start_actor(k) for k in range(number)]
+        self._graph: RoundGraph | None = None
+        self._rounds = 0
         self._starts: list[Call] = [("start", (-1, np.zeros(problem.n)), {})] * number
         self._snapshots: list[Any] = [None] * number
         self._calls: list[list[Call]] = [[] for _ in range(number)]
@@ -282,6 +297,7 @@ class RayRanges:
 
     def close(self) -> None:
         """End all actors, and the connection to the cluster if it was made for this run."""
+        self._end_graph()
         for actor in self._actors:
             self._ray.kill(actor)
         if self._has_connected:
@@ -329,15 +345,47 @@ class RayRanges:
             self._last_snapshot = time.monotonic()
             self._snapshot_seconds = self._last_snapshot - start
         self._rounds_since_snapshot += 1
+        last = [self._accepted(k, accepted) for k in range(len(calls))]
+        for k, call in enumerate(calls):
+            if k not in self._late:
+                self._calls[k].append(("play", (last[k], call), {}))
+        self._rounds += 1
+        if self._rounds > GRAPH_AFTER and self._backend.deadline is None and fits(calls):
+            sums = self._play_in_graph(last, calls)
+            if sums is not None:
+                return sums
+        return self._play_one_by_one(last, calls)
+
+    def _play_in_graph(
+        self, last: Sequence[int], calls: Sequence[RoundCall]
+    ) -> list[RangeSums] | None:
+        """Run a round in the compiled graph; return None if an actor has ended."""
+        try:
+            if self._graph is None:
+                self._graph = RoundGraph(self._actors)
+            return self._graph.play(last, calls)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError:
+            self._end_graph()
+            return None
+
+    def _end_graph(self) -> None:
+        """End the compiled graph, if there is one."""
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+
+    def _play_one_by_one(self, last: Sequence[int], calls: Sequence[RoundCall]) -> list[RangeSums]:
+        """Run a round by single calls; actors that have ended are replaced."""
         server: Any = calls[0].server
         if sum(vector.nbytes for vector in server.values()) > MAX_INLINE_BYTES:
             server = self._ray.put(server)  # one copy per machine
-        answers = {}
-        for k, call in enumerate(calls):
-            if k not in self._late:
-                own = self._accepted(k, accepted)
-                self._calls[k].append(("play", (own, call), {}))
-                answers[k] = self._actors[k].play.remote(own, replace(call, server={}), server)
+        answers = {
+            k: self._actors[k].play.remote(last[k], replace(call, server={}), server)
+            for k, call in enumerate(calls)
+            if k not in self._late
+        }
         if self._backend.deadline is not None:
             some = list(answers.values())
             _, late = self._ray.wait(some, num_returns=len(some), timeout=self._backend.deadline)
@@ -393,6 +441,7 @@ class RayRanges:
 
     def _recover(self, k: int, query: Call | None = None) -> Any:
         """Take a range to its present state in a new actor; return where its answer arrives."""
+        self._end_graph()
         self._ray.kill(self._actors[k])  # Ray may only have lost the connection
         self._processors = 0  # the machine of the old actor may be lost for good
         self._actors[k] = self._start_actor(k)
