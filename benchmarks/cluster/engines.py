@@ -286,7 +286,8 @@ def in_process(engine: str, *arguments: str) -> dict[str, Any]:
     """Run this module in a process of its own; return what it prints."""
     python = python_of(DASK) if engine == "dask" else Path(sys.executable)
     command = [str(python), "-m", __spec__.name, "one", engine, *arguments]
-    out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    out = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
     found: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
     return found
 
