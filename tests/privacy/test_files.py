@@ -61,6 +61,21 @@ def test_a_training_with_a_budget(folder):
         tune(CrossValidation(trainer.setup.problem))
 
 
+@pytest.mark.parametrize(("epsilon", "warned"), [(0.1, True), (50.0, False)])
+def test_a_budget_that_leaves_little_but_noise_is_warned_about(folder, epsilon, warned):
+    load(folder, TRAIN.replace("epsilon = 2.0", f"epsilon = {epsilon}"))
+    trainer = prepare(folder / "train.toml", folder / "run")
+    result = trainer.run()
+    found = Outcome.load(folder / "run" / "outcome.json").warnings
+    seen = [each for each in found if each.kind == "large noise"]
+    assert bool(seen) == warned
+    if warned:
+        share = 100 * result.privacy[0].relative_noise(trainer.setup.problem.n)
+        assert seen[0].sentence.startswith(
+            f"north: the noise of its privacy budget is at least {share:.0f} % of what it learns"
+        )
+
+
 def test_budgets_are_read_and_written(folder):
     config = load(folder)
     assert config.agent("north").privacy == Privacy(2.0, 1e-5, feature_norm=3.0)

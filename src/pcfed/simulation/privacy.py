@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,12 +34,24 @@ class Spent(NamedTuple):
         Number of gradients.
     noise_multiplier : float
         The standard deviation of their noise, as a multiple of how far a record can move one.
+    batch_size : int
+        Number of records in a gradient.
     """
 
     epsilon: float
     delta: float
     gradients: int
     noise_multiplier: float
+    batch_size: int
+
+    def relative_noise(self, n: int) -> float:
+        """Return the length of the noise of all gradients together, for n parameters.
+
+        It is relative to how long the sum of these gradients can be.
+        """
+        if not self.gradients:
+            return 0.0
+        return self.noise_multiplier * 2 / self.batch_size * math.sqrt(n / self.gradients)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +100,8 @@ class RunPrivacy:
             return None
         number = self.total(position)
         total = Spending(plan.mechanism, plan.noise_multiplier, number)
-        delta = plan.privacy.delta
-        return Spent(epsilon_of([total], delta), delta, number, plan.noise_multiplier)
+        delta, size = plan.privacy.delta, plan.mechanism.batch_size
+        return Spent(epsilon_of([total], delta), delta, number, plan.noise_multiplier, size)
 
 
 def plan_privacy(

@@ -37,6 +37,9 @@ MAX_LOSS_RATIO = 2.0
 MIN_LOSS_SHARE = 0.05
 """A difference of training losses counts if it is at least this share of the loss at the start."""
 
+MAX_RELATIVE_NOISE = 0.2
+"""There is a warning if the noise of private gradients is a larger share of their length."""
+
 MAX_CURVATURE_FACTOR = 100.0
 """There is a warning if curvatures exceed by this factor what the loss expects."""
 
@@ -87,6 +90,7 @@ def find_warnings(end: RunEnd) -> tuple[RunWarning, ...]:
         _missing_labels,
         _intercepts_at_bounds,
         _refused_updates,
+        _large_noise,
         _large_curvatures,
     )
     for check in checks:
@@ -270,6 +274,20 @@ def _refused_updates(end: RunEnd) -> Iterator[RunWarning]:
                 f"{seen.agent}: {count} refused, the last in round {last.round} "
                 f"({last.reason.rstrip('.')}); check its data for very large values, or set "
                 "data.standardize = true.",
+            )
+
+
+def _large_noise(end: RunEnd) -> Iterator[RunWarning]:
+    """Yield agents whose privacy budget needs much noise."""
+    for seen, spent in zip(end.agents, end.result.privacy, strict=False):  # empty without budgets
+        share = 0.0 if spent is None else spent.relative_noise(end.setup.problem.n)
+        if share > MAX_RELATIVE_NOISE:
+            yield RunWarning(
+                "large noise",
+                (seen.agent,),
+                f"{seen.agent}: the noise of its privacy budget is at least {100 * share:.0f} % of "
+                "what it learns from its rows, so its model may be little more than noise; raise "
+                "privacy.epsilon, or train with more rows.",
             )
 
 
