@@ -14,7 +14,7 @@ from mkdocs.structure.pages import Page
 from pcfed.config.json_schema import keys_markdown
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = ("C*.md", "SECURITY.md", "benchmarks/*.md", "examples/*.ipynb")
+OUTSIDE = ("C*.md", "SECURITY.md", "benchmarks/*.md", "benchmarks/*/*.png", "examples/*.ipynb")
 """Files that pages link to outside docs/; the site needs copies of them."""
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
