@@ -103,10 +103,11 @@ def test_any_number_of_actors_gives_the_bits_of_one_process(address, tmp_path):
         assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, actors)), one)
 
 
-def test_compiled_calls_give_the_same_bits(compiled, address, tmp_path):
+@pytest.mark.parametrize("grid", [None, 2.0**-32])
+def test_compiled_calls_give_the_same_bits(grid, compiled, address, tmp_path):
     problem = problem_of(tmp_path)
-    one = run(problem, SPLIT, **OPTIONS)
-    assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, 2)), one)
+    one = run(problem, SPLIT, **OPTIONS, grid=grid)
+    assert_same_bits(run(problem, SPLIT, **OPTIONS, grid=grid, backend=Ray(address, 2)), one)
     assert compiled == [OPTIONS["rounds"] - 1]
 
 

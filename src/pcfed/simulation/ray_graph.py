@@ -8,13 +8,13 @@ several times as fast. A graph ends when one of its actors does.
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from pcfed.simulation.agent_range import RangeSums, RoundCall
+from pcfed.tree_sums import PartialSums
 
 MAX_BYTES = 2**24
 """Larger messages are sent as single calls, whose states the object store shares."""
@@ -39,7 +39,7 @@ class RoundGraph:
         with dag.InputNode() as message:
             server = message[len(actors)]
             answers = [
-                actor.play_pickled.bind(message[k], server) for k, actor in enumerate(actors)
+                actor.play_in_graph.bind(message[k], server) for k, actor in enumerate(actors)
             ]
         self._ray: Any = import_module("ray")
         self._graph = dag.MultiOutputNode(answers).experimental_compile(_submit_timeout=FOREVER)
@@ -47,8 +47,8 @@ class RoundGraph:
     def play(self, accepted: Sequence[int], calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round; raise a RayError if an actor has ended.
 
-        Arrays would be views of the buffers, which change in the next round. Messages are therefore
-        pickled: whoever reads them makes copies.
+        Arrays that are received are views of the buffers, which change in the next round, so that
+        they are copied here and in `RangeActor.play_in_graph`.
 
         Parameters
         ----------
@@ -58,15 +58,22 @@ class RoundGraph:
             One per range, with the same server's state.
         """
         own = [
-            pickle.dumps((index, replace(call, server={})))
-            for index, call in zip(accepted, calls, strict=True)
+            (index, replace(call, server={})) for index, call in zip(accepted, calls, strict=True)
         ]
-        found = self._graph.execute(*own, pickle.dumps(calls[0].server))
-        return [pickle.loads(answer) for answer in self._ray.get(found, timeout=FOREVER)]
+        found = self._graph.execute(*own, calls[0].server)
+        return [_copied(each) for each in self._ray.get(found, timeout=FOREVER)]
 
     def close(self) -> None:
         """End the graph; its actors stay."""
         self._graph.teardown()
+
+
+def _copied(received: RangeSums) -> RangeSums:
+    """Return sums in arrays of their own."""
+    sums = received.sums
+    vectors = {name: rows.copy() for name, rows in sums.vectors.items()}
+    integers = {name: row.copy() for name, row in received.integers.items()}
+    return replace(received, sums=PartialSums(sums.positions.copy(), vectors), integers=integers)
 
 
 def fits(calls: Sequence[RoundCall]) -> bool:

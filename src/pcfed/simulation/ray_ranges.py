@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -190,10 +189,9 @@ class RangeActor:
         sums: RangeSums = self.call("play", accepted, replace(call, server=server))
         return sums
 
-    def play_pickled(self, own: bytes, server: bytes) -> bytes:
+    def play_in_graph(self, own: tuple[int, RoundCall], server: Vectors) -> RangeSums:
         """Run a round that is called by a `RoundGraph`."""
-        accepted, call = pickle.loads(own)
-        return pickle.dumps(self.play(accepted, call, pickle.loads(server)))
+        return self.play(*own, {name: vector.copy() for name, vector in server.items()})
 
     def snapshot(self, accepted: int, path: str | None) -> tuple[bool, Snapshot]:
         """Return the state of the range, or write it to a file and return its path."""
