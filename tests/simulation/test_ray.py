@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -296,6 +298,15 @@ def test_a_missing_cluster_is_named():
     problem = Problem([make_agent(0)])
     with pytest.raises(ValueError, match=r"Ray: address must be that of a running cluster, got"):
         run(problem, FedAvg(0.1), rounds=1, backend=Ray("127.0.0.1:9"))
+
+
+def test_something_else_at_the_address_is_named(capfd):
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        with pytest.raises(ValueError, match=r"got '127.*' \(something else listens there\)"):
+            run(Problem([make_agent(0)]), FedAvg(0.1), rounds=1, backend=Ray(address))
+    assert "gcs" not in capfd.readouterr().err
 
 
 def test_a_backend_of_another_type_is_refused():

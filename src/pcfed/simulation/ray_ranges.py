@@ -66,6 +66,12 @@ GRAPH_AFTER = 100
 MAX_INLINE_BYTES = 2**20
 """Larger states of the server are sent through the object store, which takes some exchanges."""
 
+HTTP2_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+"""An empty frame of settings; its fourth byte is its type."""
+
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
+"""What a client of a cluster begins with; the cluster answers with settings."""
+
 MAX_CALL_BYTES = 2**28
 """Bytes of the server's states that are kept to repeat rounds."""
 
@@ -521,7 +527,7 @@ def _connect(backend: Ray) -> bool:
     try:
         if backend.address is not None:
             _check_reachable(backend.address)
-        with _same_sigterm_handler():
+        with _same_sigterm_handler(), _silent_stderr():
             ray.init(address=backend.address or "local", **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise ValueError(
@@ -533,10 +539,16 @@ def _connect(backend: Ray) -> bool:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise an OSError if nothing listens at an address: Ray would try for minutes."""
+    """Raise an OSError if no cluster listens at an address: Ray would try for minutes."""
     host, colon, port = address.rpartition(":")
-    if colon and "/" not in address and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=10).close()
+    if not colon or "/" in address or not port.isdecimal():
+        return
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            return
+        connection.sendall(HTTP2_GREETING)
+        if connection.recv(len(HTTP2_SETTINGS))[3:4] != HTTP2_SETTINGS[3:4]:
+            raise OSError("something else listens there")
 
 
 @contextmanager
@@ -548,3 +560,16 @@ def _same_sigterm_handler() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Drop what Ray's compiled code logs while it tries to connect; errors are raised as well."""
+    shown, dropped = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(dropped, 2)
+    try:
+        yield
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.close(dropped)
