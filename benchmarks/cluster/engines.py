@@ -103,11 +103,11 @@ class ActorRanges:
         for ticket in tickets:
             self._receive(ticket)
 
-    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+    def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round."""
         server = calls[0].server
         parts = enumerate(replace(call, server={}) for call in calls)
-        tickets = [self._send(k, "play", accepted, part, server) for k, part in parts]
+        tickets = [self._send(k, "run_round", accepted, part, server) for k, part in parts]
         return [self._receive(ticket) for ticket in tickets]
 
     def close(self) -> None:

@@ -134,8 +134,8 @@ def message_sizes(name: str, path: Path) -> list[str]:
     seen: list[tuple[RoundCall, RangeSums]] = []
 
     class Listening(RayRanges):
-        def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
-            answers = super().play(accepted, calls)
+        def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+            answers = super().run_round(accepted, calls)
             seen.append((calls[0], answers[0]))
             return answers
 

@@ -1,4 +1,4 @@
-"""An agent's rules in secure sums: each test plays what a dishonest server could try."""
+"""An agent's rules in secure sums: each test does what a dishonest server could try."""
 
 from __future__ import annotations
 

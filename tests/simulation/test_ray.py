@@ -74,9 +74,9 @@ def compiled(monkeypatch):
             super().__init__(actors)
             rounds.append(0)
 
-        def play(self, accepted, calls):
+        def run_round(self, accepted, calls):
             rounds[-1] += 1
-            return super().play(accepted, calls)
+            return super().run_round(accepted, calls)
 
     monkeypatch.setattr(ray_ranges, "RoundGraph", Counting)
     monkeypatch.setattr(ray_ranges, "GRAPH_AFTER", 1)

@@ -278,7 +278,7 @@ class AgentRange:
 
     # -- rounds -------------------------------------------------------------------------------
 
-    def play(self, accepted: int, call: RoundCall) -> RangeSums:
+    def run_round(self, accepted: int, call: RoundCall) -> RangeSums:
         """Compute the updates of a round, and keep what is needed to commit them."""
         self.settle(accepted)
         self._workspace.start_round()

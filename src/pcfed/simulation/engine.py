@@ -156,7 +156,7 @@ class Engine:
             for start, end in pairwise(ends)
         ]
         bytes_down = len(present) * sum(vector.nbytes for vector in self.server.values())
-        results = self._ranges.play(self._accepted, calls)
+        results = self._ranges.run_round(self._accepted, calls)
         refusals: list[Refusal] = []
         for each in results:
             refusals.extend(each.refusals)

@@ -34,7 +34,7 @@ class Ranges(Protocol):
     def change(self, method: str, accepted: int, arguments: Sequence[tuple[Any, ...]]) -> None:
         """Call a method that changes the state, with arguments for every range."""
 
-    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+    def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round: one call for every range."""
 
     def close(self) -> None:
@@ -64,10 +64,10 @@ class LocalRanges:
         for each, own in zip(self._ranges, arguments, strict=True):
             getattr(each, method)(accepted, *own)
 
-    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+    def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round: one call for every range."""
         pairs = zip(self._ranges, calls, strict=True)
-        return [each.play(accepted, call) for each, call in pairs]
+        return [each.run_round(accepted, call) for each, call in pairs]
 
     def close(self) -> None:
         """End the threads."""

@@ -39,16 +39,16 @@ class RoundGraph:
         with dag.InputNode() as message:
             server = message[len(actors)]
             answers = [
-                actor.play_in_graph.bind(message[k], server) for k, actor in enumerate(actors)
+                actor.run_compiled_round.bind(message[k], server) for k, actor in enumerate(actors)
             ]
         self._ray: Any = import_module("ray")
         self._graph = dag.MultiOutputNode(answers).experimental_compile(_submit_timeout=FOREVER)
 
-    def play(self, accepted: Sequence[int], calls: Sequence[RoundCall]) -> list[RangeSums]:
+    def run_round(self, accepted: Sequence[int], calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round; raise a RayError if an actor has ended.
 
         Arrays that are received are views of the buffers, which change in the next round, so that
-        they are copied here and in `RangeActor.play_in_graph`.
+        they are copied here and in `RangeActor.run_compiled_round`.
 
         Parameters
         ----------

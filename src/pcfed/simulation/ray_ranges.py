@@ -190,14 +190,14 @@ class RangeActor:
         with self._lock:
             return getattr(self._range, method)(*arguments, **options)
 
-    def play(self, accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
+    def run_round(self, accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
         """Run a round; the server's state is an argument of its own, which machines share."""
-        sums: RangeSums = self.call("play", accepted, replace(call, server=server))
+        sums: RangeSums = self.call("run_round", accepted, replace(call, server=server))
         return sums
 
-    def play_in_graph(self, own: tuple[int, RoundCall], server: Vectors) -> RangeSums:
+    def run_compiled_round(self, own: tuple[int, RoundCall], server: Vectors) -> RangeSums:
         """Run a round that is called by a `RoundGraph`."""
-        return self.play(*own, {name: vector.copy() for name, vector in server.items()})
+        return self.run_round(*own, {name: vector.copy() for name, vector in server.items()})
 
     def snapshot(self, accepted: int, path: str | None) -> tuple[bool, Snapshot]:
         """Return the state of the range, or write it to a file and return its path."""
@@ -340,7 +340,7 @@ class RayRanges:
         for k, answer in enumerate(answers):
             self._answer(k, answer)
 
-    def play(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
+    def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round: one call for every range."""
         self._forget_late_answers()
         if self._is_snapshot_due(calls[0].server):
@@ -352,22 +352,22 @@ class RayRanges:
         last = [self._accepted(k, accepted) for k in range(len(calls))]
         for k, call in enumerate(calls):
             if k not in self._late:
-                self._calls[k].append(("play", (last[k], call), {}))
+                self._calls[k].append(("run_round", (last[k], call), {}))
         self._rounds += 1
         if self._rounds > GRAPH_AFTER and self._backend.deadline is None and fits(calls):
-            sums = self._play_in_graph(last, calls)
+            sums = self._run_compiled(last, calls)
             if sums is not None:
                 return sums
-        return self._play_one_by_one(last, calls)
+        return self._run_single_calls(last, calls)
 
-    def _play_in_graph(
+    def _run_compiled(
         self, last: Sequence[int], calls: Sequence[RoundCall]
     ) -> list[RangeSums] | None:
         """Run a round in the compiled graph; return None if an actor has ended."""
         try:
             if self._graph is None:
                 self._graph = RoundGraph(self._actors)
-            return self._graph.play(last, calls)
+            return self._graph.run_round(last, calls)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError:
@@ -380,13 +380,13 @@ class RayRanges:
             self._graph.close()
             self._graph = None
 
-    def _play_one_by_one(self, last: Sequence[int], calls: Sequence[RoundCall]) -> list[RangeSums]:
+    def _run_single_calls(self, last: Sequence[int], calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round by single calls; actors that have ended are replaced."""
         server: Any = calls[0].server
         if sum(vector.nbytes for vector in server.values()) > MAX_INLINE_BYTES:
             server = self._ray.put(server)  # one copy per machine
         answers = {
-            k: self._actors[k].play.remote(last[k], replace(call, server={}), server)
+            k: self._actors[k].run_round.remote(last[k], replace(call, server={}), server)
             for k, call in enumerate(calls)
             if k not in self._late
         }
