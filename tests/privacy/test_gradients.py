@@ -133,6 +133,18 @@ def test_a_gradient_that_is_not_finite_counts_as_zero():
     assert np.isfinite(out).all()
 
 
+@pytest.mark.parametrize("clip", [1.0, 1e-6])
+def test_huge_records_in_float32_are_not_longer_than_the_clip(clip):
+    """Factors this small have few bits in float32."""
+    x, out = np.zeros((1, 1), np.float32), np.empty((1, 1), np.float32)
+    for length in (1 / 0.72e-45, 1e45, 1 / 2.2e-45, 1e38, 3e25, 3e18):
+        feature = np.float32(3e38)
+        target = np.float32(length * clip / 3e38)
+        loss = LeastSquares(np.array([[feature]]), np.array([target]), dtype=np.float32)
+        loss.clipped_gradients(x, None, clip, None, out)
+        assert np.abs(out).max() <= clip
+
+
 # -- noise ------------------------------------------------------------------------------------
 
 

@@ -201,12 +201,14 @@ class LinearModel(CheckedLoss):
                 # A gradient that is not finite would reveal its sample: it counts as zero.
                 factors = np.where(lengths > clip, clip / lengths, 1.0)
                 factors[~np.isfinite(lengths)] = 0.0
-                for R, total in zip(slopes, totals, strict=True):
-                    R = np.where(factors > 0, R, 0) * factors.astype(self.dtype)
+                for slope, total in zip(slopes, totals, strict=True):
+                    R = np.where(factors > 0, slope, 0) * factors
                     G, c = self._split(total)
                     if c is not None:
-                        c += R.sum(axis=1, dtype=np.float64)
-                    R *= (self.scale * shrink).astype(self.dtype)
+                        c += R.sum(axis=1)
+                    R = (R * (self.scale * shrink)).astype(self.dtype)
+                    # Numbers below this are rounded coarsely, and features may be huge.
+                    R[np.abs(R) < np.finfo(self.dtype).tiny] = 0
                     G += R @ block
             np.divide(totals, count, out=out, casting="same_kind")
             for x, grad in zip(points, out, strict=True):
