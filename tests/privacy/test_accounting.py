@@ -61,6 +61,23 @@ def test_sampling_amplifies_and_blocks_do_not():
     assert 2 * z["without_replacement"] < z["blocks"] == full
 
 
+@pytest.mark.parametrize("batch", [500, 700, 900, 999])
+def test_large_batches_that_are_sampled_cost_no_more_than_those_that_are_not(batch):
+    budget = Privacy(2.0, 1e-5)
+    sampled, plain = (
+        noise_multiplier_for(budget, Mechanism.of(1000, batch, kind), 100)
+        for kind in ("without_replacement", "blocks")
+    )
+    assert sampled <= plain
+
+
+@pytest.mark.parametrize("budget", [Privacy(0.1, 0.3), Privacy(1.0, 0.9), Privacy(1000.0, 1e-5)])
+def test_the_ends_of_what_budgets_may_be(budget):
+    z = noise_multiplier_for(budget, FULL, 3)
+    assert 0 < z < 5
+    assert epsilon_of([Spending(FULL, z, 3)], budget.delta) <= budget.epsilon
+
+
 def test_what_was_spent_before_counts():
     budget = Privacy(1.0, 1e-5)
     z = noise_multiplier_for(budget, FULL, 50)
@@ -91,6 +108,7 @@ def test_batches_with_replacement_are_refused():
     [
         ((0.0, 1e-5), "epsilon"),
         ((math.nan, 1e-5), "epsilon"),
+        ((1e300, 1e-5), "epsilon must be at most 1000"),
         ((1.0, 0.0), "delta"),
         ((1.0, 1.0), r"delta must be in \(0, 1\)"),
         ((1.0, 1e-5, -1.0), "clip"),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pcfed.extras import require
@@ -101,6 +101,14 @@ class Spending:
     noise_multiplier: float
     gradients: int
 
+    def relative_noise(self, n: int) -> float:
+        """Return the length of the noise of all gradients together, for n parameters.
+
+        It is relative to how long the sum of these gradients can be.
+        """
+        share = math.sqrt(n / self.gradients) if self.gradients else 0.0
+        return self.noise_multiplier * 2 / self.mechanism.batch_size * share
+
 
 def epsilon_of(spent: Sequence[Spending], delta: float) -> float:
     r"""Return the $\varepsilon$ of gradients together, for a $\delta$.
@@ -114,11 +122,20 @@ def epsilon_of(spent: Sequence[Spending], delta: float) -> float:
     chosen = tuple(each for each in spent if each.gradients)
     if not chosen:
         return 0.0
-    epsilon, order = _epsilon(chosen, delta, ORDERS)
+    # The bound for large batches that are sampled may be above that of the same noise without.
+    plain = tuple(
+        replace(each, mechanism=replace(each.mechanism, is_sampled=False)) for each in chosen
+    )
+    return min(_smallest_epsilon(each, delta) for each in {chosen, plain})
+
+
+def _smallest_epsilon(spent: tuple[Spending, ...], delta: float) -> float:
+    """Return the smallest bound of all orders."""
+    epsilon, order = _epsilon(spent, delta, ORDERS)
     if order < ORDERS[-1]:
         return epsilon
-    is_sampled = any(each.mechanism.is_sampled for each in chosen)
-    return min(epsilon, _epsilon(chosen, delta, HIGH_ORDERS if is_sampled else VERY_HIGH_ORDERS)[0])
+    is_sampled = any(each.mechanism.is_sampled for each in spent)
+    return min(epsilon, _epsilon(spent, delta, HIGH_ORDERS if is_sampled else VERY_HIGH_ORDERS)[0])
 
 
 @lru_cache(maxsize=4096)
@@ -177,6 +194,8 @@ def _noise_multiplier(
     def excess(z: float) -> float:
         """Return the logarithm of what is spent over the budget, not positive if it is kept."""
         total = epsilon_of([*spent, Spending(mechanism, z, gradients)], privacy.delta)
+        if not total:  # a large delta alone is enough
+            return -100.0
         return math.log(total / privacy.epsilon) if total < math.inf else 100.0
 
     low, high = 0.0, MAX_NOISE_MULTIPLIER
@@ -194,7 +213,7 @@ def _noise_multiplier(
         low, high = (guess, high) if found > 0 else (low, guess)
         if -TOLERANCE < found <= 0:
             break
-        guess *= math.exp(min(5.0, found + TOLERANCE / 2))
+        guess *= math.exp(max(-5.0, min(5.0, found + TOLERANCE / 2)))
         if not low < guess < high:
             guess = math.sqrt(low * high) if low else high / 10
     # Rounded up, so that other machines find the same.

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from pcfed.validation import positive
 
+MAX_EPSILON = 1000.0
+"""With a larger one, nothing is protected."""
+
 
 @dataclass(frozen=True)
 class Privacy:
@@ -22,7 +25,7 @@ class Privacy:
     Parameters
     ----------
     epsilon : float
-        $\varepsilon > 0$, for the whole training.
+        $\varepsilon$ in (0, 1000], for the whole training.
     delta : float
         $\delta$ in (0, 1), far below one over the number of records.
     clip : float
@@ -47,6 +50,11 @@ class Privacy:
         for name in ("epsilon", "delta", "clip"):
             value = positive(f"Privacy: {name}", getattr(self, name))
             object.__setattr__(self, name, value)
+        if not self.epsilon <= MAX_EPSILON:
+            raise ValueError(
+                f"Privacy: epsilon must be at most {MAX_EPSILON:g}, got {self.epsilon:g}; a larger "
+                "one protects nothing, and leaving the budget out says so."
+            )
         if not self.delta < 1:
             raise ValueError(
                 f"Privacy: delta must be in (0, 1), got {self.delta!r}; give one far below one "
