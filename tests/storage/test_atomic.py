@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -120,3 +121,19 @@ def test_the_lock_is_gone_with_the_process_that_had_it(tmp_path):
             time.sleep(0.1)
     else:
         pytest.fail("the lock outlived its process")
+
+
+def test_a_lock_is_waited_for(tmp_path):
+    lock, begun = tmp_path / "lock", threading.Event()
+
+    def hold():
+        with exclusive_lock(lock):
+            begun.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    with exclusive_lock(lock, wait=10.0):
+        pass
+    thread.join()
