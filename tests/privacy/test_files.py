@@ -13,6 +13,7 @@ from pcfed.federation.privacy_ledger import LedgerFile
 from pcfed.federation.protocol import Message, ProtocolError
 from pcfed.training import prepare
 from pcfed.training.outcome import Outcome
+from pcfed.training.trackers import open_trackers
 from pcfed.training.trained_models import TrainedModels
 from pcfed.training.tuning import CrossValidation, tune
 
@@ -59,6 +60,14 @@ def test_a_training_with_a_budget(folder):
     np.testing.assert_allclose(models.models[0], result.models[0])
     with pytest.raises(ValueError, match="tune: agents must have no privacy budget"):
         tune(CrossValidation(trainer.setup.problem))
+
+
+def test_mlflow_gets_nothing(folder):
+    load(folder)
+    trainer = prepare(folder / "train.toml", folder / "run")
+    with pytest.raises(ValueError, match="--mlflow must be left out where an agent has a privacy"):
+        open_trackers(trainer, mlflow=True)
+    open_trackers(trainer, csv=folder / "history.csv")
 
 
 @pytest.mark.parametrize(("epsilon", "warned"), [(0.1, True), (50.0, False)])

@@ -166,10 +166,17 @@ def open_trackers(
     Raises
     ------
     ValueError
-        If the path is that of something else.
+        If the path is that of something else, or MLflow would get what is computed from the records
+        of an agent with a privacy budget.
     ImportError
         If a package is missing.
     """
+    if mlflow and trainer.setup.problem.is_private:
+        raise ValueError(
+            "train: --mlflow must be left out where an agent has a privacy budget, because it "
+            "sends the secret seed and losses that are computed from the rows; leave it out, or "
+            "write them to a file of this machine with --csv."
+        )
     run = TrackedRun(
         name=str(trainer.directory.path),
         digest=trainer.setup.digest,
