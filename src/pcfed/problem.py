@@ -22,7 +22,7 @@ from typing import Literal, get_args, overload
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.errors import did_you_mean, short_repr
+from pcfed.errors import did_you_mean, one_line, short_repr
 from pcfed.losses import Loss
 from pcfed.losses.public import PublicLoss
 from pcfed.notebook import bar_chart, html_table
@@ -36,6 +36,10 @@ Center = Literal["average", "free"]
 
 DEFAULT_COUPLING = 0.1
 """The coupling of an agent where neither Python nor a file gives one."""
+
+
+class MissingFeatureNorm(ValueError):
+    """The curvature of a private agent is needed, and its budget has no ``feature_norm``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +168,18 @@ class Agent:
                 "Agent: privacy.feature_norm must be left out for losses that are not linear "
                 f"models, got {privacy.feature_norm:g}; remove it."
             )
+        x = np.zeros((1, self.loss.n), self.loss.dtype)
+        try:
+            self.loss.clipped_gradients(
+                x, slice(0, 1), privacy.clip, privacy.feature_norm, np.empty_like(x)
+            )
+        except Exception as error:  # modules of users may raise anything
+            raise ValueError(
+                "Agent: a privacy budget needs gradients of single samples, which "
+                f"{type(self.loss).__name__} can't compute: {one_line(str(error), 300)}; modules "
+                "must run in torch.func.vmap, so avoid .item() and branches on values in them, or "
+                "remove privacy."
+            ) from None
 
     @cached_property
     def public_view(self) -> Agent:
@@ -196,7 +212,7 @@ class Agent:
         """Return the curvature to expect, from public numbers, or raise if it needs the data."""
         found = self.public_view.loss.smoothness()
         if math.isinf(found):
-            raise ValueError(
+            raise MissingFeatureNorm(
                 "Agent: the curvature of the loss of an agent with a privacy budget must follow "
                 "from public numbers, got an algorithm that needs it and feature_norm None; give "
                 "Privacy a feature_norm (for linear models), or take an algorithm whose step is a "

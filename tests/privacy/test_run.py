@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from pcfed import (
     Agent,
@@ -22,12 +23,12 @@ from pcfed import (
     run,
 )
 from pcfed.algorithms import RunInfo
-from pcfed.losses import LeastSquares
+from pcfed.losses import LeastSquares, LogisticRegression, TorchLoss
 from pcfed.losses.base import Loss
 from pcfed.losses.linear import LinearModel
 from pcfed.losses.public import PublicLoss
 from pcfed.privacy import BudgetError, PrivateGradients
-from pcfed.sets import L1Ball
+from pcfed.sets import L1Ball, WholeSpace
 from pcfed.simulation.engine import Engine
 from tests.federations import ALGORITHMS, classifiers
 
@@ -234,6 +235,27 @@ def test_certificates_are_refused():
     problem = private()
     with pytest.raises(ValueError, match="certify: agents must have no privacy budget"):
         certify(problem, run(problem, FedAvg(step=0.1), **OPTIONS))
+
+
+def test_private_agents_try_no_second_time():
+    """Others repeat a step that is not finite, with more gradients."""
+    X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    loss = LogisticRegression(X, X[:, 0] > 0)
+    budget = Privacy(0.5, 1e-5, clip=1e38, feature_norm=2.0)
+    problem = Problem([Agent(loss, WholeSpace(), privacy=budget)] * 2)
+    assert run(problem, PCFedSplit(), **OPTIONS | {"local_steps": 4, "seed": 0}).refusals
+
+
+def test_modules_without_gradients_of_single_samples_are_refused_at_once():
+    class Branching(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (1.0 if x.sum().item() > 0 else 2.0)
+
+    X = np.ones((4, 2), np.float32)
+    loss = TorchLoss(Branching(2, 2), (X, [0, 1, 0, 1]), torch.nn.CrossEntropyLoss())
+    Agent(loss, L1Ball(1.0))
+    with pytest.raises(ValueError, match=r"TorchLoss can't compute: .* avoid \.item\(\)"):
+        Agent(loss, L1Ball(1.0), privacy=Privacy(2.0, 1e-5))
 
 
 def test_agents_are_checked():

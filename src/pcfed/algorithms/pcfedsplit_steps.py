@@ -297,11 +297,14 @@ def _measure(
 
     ``moved`` has the points at which the last step ended, and ``g`` the gradients where it began.
     """
+    # With noise for privacy, a difference of gradients says nothing about the curvature, and a
+    # second attempt would take more gradients than are accounted for.
+    if context.is_private:
+        return np.zeros((len(last), 1))
     # A first step that is not finite is a fault of the data, which shorter steps do not mend.
     measured = np.where(np.isfinite(last) | ~np.isfinite(longest), 0.0, np.nan)
     asked = (last >= longest) & np.isfinite(last)
-    # With noise for privacy, a difference of gradients says nothing about the curvature.
-    if not asked.any() or context.is_private:
+    if not asked.any():
         return measured[:, None]
     again = _gradients(context, moved, context.steps - 1, np.empty_like(g))
     size, change, norm = _norms(moved), _norms(again - g), _norms(again)
