@@ -17,6 +17,7 @@ from pcfed.experiments import leaderboard
 from pcfed.experiments.leaderboard import (
     ALONE,
     CELLS,
+    DEFAULTS,
     OURS,
     QUICK_CELLS,
     SEEDS,
@@ -65,27 +66,29 @@ def test_every_method_has_the_same_budget_and_delivers_models_inside_the_sets(
 ):
     found = score_method(method, cell, samples, 1)
     (score,) = found.scores
-    assert len(leaderboard._METHODS[method].trials(1.0)) == TRIALS
+    assert len(leaderboard._METHODS[method].trials(1.0)) == (1 if method == DEFAULTS else TRIALS)
     assert [done for done, _ in score.course] == [1, 2, 3, 4]
     assert score.course[-1][1] == pytest.approx(score.accuracy, abs=1e-4)
     assert 0 < score.accuracy <= 1
     assert score.worst == min(score.accuracies)
     assert (score.bytes_per_round == 0) == (method == ALONE)
-    assert math.isfinite(score.infeasibility)
-    if method == OURS:
-        assert score.infeasibility == 0
+    assert score.infeasibility_after < 1e-9
+    if method in (OURS, ALONE):  # local steps in float32 end in the set up to their precision
+        assert score.infeasibility < 1e-6
+    if method in ("ProxAL", "FedMiD", "FedDualAvg", "pFedHN"):  # their results are projected
+        assert score.infeasibility > 1e-3
 
 
 def test_the_best_trial_on_validation_samples_is_taken(samples, monkeypatch):
     """Test samples do not choose: the best one on them is another."""
     scores = {}
 
-    def fit(trial, cell, samples, rows, scored, rounds):
+    def fit(trial, cell, samples, rows, scored, rounds, evaluated=()):
         scored_rows = sum(loss.size for loss in scored)
         is_test = scored_rows == cell.agents * cell.tests
         value = trial.algorithm.step if is_test else -((trial.algorithm.step - 0.3) ** 2)
         scores.setdefault(is_test, []).append(trial.algorithm.step)
-        return SeedScore((value,) * cell.agents, 0.0, ((1, value),), 0.0, 0.0)
+        return SeedScore((value,) * cell.agents, 0.0, 0.0, ((1, value),), 0.0, 0.0)
 
     monkeypatch.setattr(leaderboard, "_fit", fit)
     steps = [k / 10 for k in range(1, TRIALS + 1)]
@@ -113,7 +116,7 @@ def test_a_training_that_diverges_scores_nothing(samples, monkeypatch):
 
 
 def scores(cell: Cell, method: str, accuracy: float, course=((1, 0.2), (5, 0.9))) -> MethodScores:
-    seeds = [SeedScore((accuracy - 0.1, accuracy + 0.1), 0.0, course, 80.0, 1.0)] * 2
+    seeds = [SeedScore((accuracy - 0.1, accuracy + 0.1), 0.0, 0.0, course, 80.0, 1.0)] * 2
     return MethodScores(cell, method, "", tuple(seeds))
 
 
@@ -151,7 +154,7 @@ def test_fairness_limits_bound_the_difference_of_mean_scores():
 def test_scores_are_saved_and_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setattr(leaderboard, "_METHODS", {OURS: leaderboard._METHODS[OURS]})
     first = run_leaderboard(tmp_path, cells=(TINY,), seeds=2, workers=1)
-    path = tmp_path / "methods" / f"{TINY.slug}-pcfedsplit.json"
+    (path,) = (tmp_path / "methods").glob(f"{TINY.slug}-pcfedsplit-*.json")
     assert MethodScores.load(path) == first.of(TINY, OURS)
     monkeypatch.setattr(leaderboard, "score_method", None)
     assert leaderboard._load_or_run(tmp_path, OURS, TINY, 2, (), None) == first.of(TINY, OURS)
@@ -203,7 +206,9 @@ def test_a_method_for_networks_alone_has_no_rank():
     assert found.methods_in(TINY_NETWORK) == ("FedRep", "a", "b")
     assert found.target(TINY_NETWORK) == pytest.approx(0.95 * 0.95)
     assert "FedRep" not in methods_for(TINY)
-    assert total_rounds(cells, 2) == num_rounds(TINY, 2) * sum(map(len, map(methods_for, cells)))
+    searched = sum(len(methods_for(cell)) - 1 for cell in cells)
+    without = sum(num_rounds(cell, 2, 0) for cell in cells)  # of the defaults
+    assert total_rounds(cells, 2) == num_rounds(TINY, 2) * searched + without
 
 
 def test_a_network_of_a_table_is_an_error(samples):
@@ -230,7 +235,7 @@ def test_the_report_is_built_from_a_saved_leaderboard(tmp_path, monkeypatch):
 
 def test_the_tables_of_the_documentation_are_those_of_the_saved_results():
     results = MethodResults.load(DOCS / "methods_results.json")
-    assert results.cells == CELLS
+    assert [cell.slug for cell in results.cells] == [cell.slug for cell in CELLS]
     assert all(len(each.scores) == SEEDS for each in results.runs)
     pictures = runpy.run_path(str(DOCS / "methods_pictures.py"))
     page = (DOCS / "which-method.md").read_text("utf-8")

@@ -264,5 +264,5 @@ class _RunProgress(ProgressBar):
 
     def methods(self, scores: leaderboard.MethodScores) -> None:
         text = f"{METHODS}: {scores.cell.title}, {scores.method}"
-        rounds = leaderboard.num_rounds(scores.cell, len(scores.scores))
+        rounds = leaderboard.num_rounds(scores.cell, len(scores.scores), scores.num_trials)
         self.update(self._task, advance=rounds, description=text)

@@ -1,15 +1,16 @@
 r"""Which method gives the best own models under personal constraints: a leaderboard.
 
 All methods train on the same agents, for the same number of rounds and local steps. The parameters
-of a method are the best of its ``TRIALS`` trials in a cell: each is fitted to a part of the
-training samples of the first seed and scored on the rest, the validation samples. With these
-parameters it is fitted to all training samples of every seed, and scored on test samples of each
-agent's own distribution, once. Models are projected onto the agents' own sets before they are
-scored, because nobody may use a model outside its set; how far they were outside is reported.
+of a method are the best of its ``TRIALS`` trials in a cell: each is fitted, for the same number of
+rounds, to a part of the training samples of the first seed and scored on the rest, the validation
+samples. With these parameters it is fitted to all training samples of every seed, and scored on
+test samples of each agent's own distribution. No test sample of any seed is among the samples of
+the search. Models are projected onto the agents' own sets before they are scored, because nobody
+may use a model outside its set; how far they were outside is reported.
 
 A method is compared with the others by its ranks over cells, each of the mean over seeds. Two
 methods whose mean ranks differ by less than the critical difference of Nemenyi's test are not
-distinguished by these cells. Methods that are not in all cells have no rank.
+distinguished by these cells. Methods that are not in all cells, or have no search, have no rank.
 
 References
 ----------
@@ -19,8 +20,12 @@ Learning Research 7 (2006).
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import platform
+import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -28,7 +33,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy.stats import rankdata, studentized_range
@@ -42,6 +47,7 @@ from pcfed.algorithms import (
     FedMiD,
     FedProx,
     FedRep,
+    Local,
     PCFedAvg,
     PCFedSplit,
     PerFedAvg,
@@ -50,10 +56,14 @@ from pcfed.algorithms import (
     ProxAL,
     Scaffold,
 )
+from pcfed.algorithms.base import RoundInfo, Update, Vectors
+from pcfed.algorithms.constrained import ConstrainedAlgorithm
+from pcfed.algorithms.local_context import LocalContext
+from pcfed.algorithms.own_models import take_steps
 from pcfed.algorithms.registry import parameters
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
 from pcfed.config.imports import import_modules
-from pcfed.errors import display_path
+from pcfed.errors import display_path, one_line
 from pcfed.experiments.jobs import process_pool, run_in_pool, slug
 from pcfed.experiments.personal import Interval
 from pcfed.experiments.personal_cells import (
@@ -66,10 +76,10 @@ from pcfed.experiments.personal_cells import (
     split_rows,
 )
 from pcfed.losses import Loss
-from pcfed.problem import Agent, Center, Problem
+from pcfed.problem import DEFAULT_COUPLING, Agent, Center, Problem
 from pcfed.sets import SetRows
 from pcfed.simulation import Evaluation, run
-from pcfed.storage.saved import Metadata, SavedJson
+from pcfed.storage.saved import Metadata, SavedJson, Upgrades
 
 METHODS = "methods"
 """The name of this experiment."""
@@ -97,14 +107,14 @@ NETWORK_CELL = Cell(
     agents=6,
     samples=200,
     pooling=2,
-    search_rounds=6,
+    search_rounds=20,
     rounds=20,
     model="network",
     batch=32,
 )
 
 _LINEAR_CELLS = tuple(
-    replace(cell, search_rounds=40, rounds=100)
+    replace(cell, search_rounds=60, rounds=60)
     for cell in (
         Cell("mnist", "iid", "l1", (5.0, 150.0), pooling=2),
         Cell("mnist", "dirichlet", "l1", (5.0, 150.0), pooling=2),
@@ -126,7 +136,7 @@ CELLS = (*_LINEAR_CELLS, NETWORK_CELL)
 """Left out: the other combinations of data, split and limit, and networks elsewhere."""
 
 QUICK_CELLS = tuple(
-    Cell("digits", *kind, agents=5, samples=40, tests=30, search_rounds=3, rounds=8)
+    Cell("digits", *kind, agents=5, samples=40, tests=30, search_rounds=8, rounds=8)
     for kind in (
         ("iid", "l1", (2.0, 20.0)),
         ("dirichlet", "box", (0.05, 0.5)),
@@ -178,17 +188,35 @@ class Method:
     name : str
         Its name in tables.
     trials : callable
-        Returns ``TRIALS`` trials, given the typical smoothness L of the losses.
-    communicates : bool
-        Whether own models depend on what is sent.
+        Returns ``TRIALS`` trials, given the typical smoothness L of the losses; one trial if it is
+        not searched.
     models : tuple of {"linear", "network"}
         The models that it is for.
+    searched : bool
+        Whether the best of its trials is taken. A method without a search has no rank.
     """
 
     name: str
     trials: Callable[[float], Sequence[Trial]]
-    communicates: bool = True
     models: tuple[Model, ...] = ("linear", "network")
+    searched: bool = True
+
+    def trials_for(self, smoothness: float) -> list[Trial]:
+        """Return its trials; raise if they can't be built or are not as many as those of others."""
+        try:
+            trials = list(self.trials(smoothness))
+        except Exception as error:  # the user's own code may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                one_line(f"{self.name}: its trials can't be built ({reason}); correct its file.")
+            ) from error
+        number = TRIALS if self.searched else 1
+        if len(trials) != number:
+            raise ValueError(
+                f"{self.name}: trials must be {number}, as for all methods, got {len(trials)}; "
+                "change their number."
+            )
+        return trials
 
 
 _METHODS: dict[str, Method] = {}
@@ -207,6 +235,12 @@ def add_method(method: Method) -> None:
     True
     >>> del _METHODS["FedAvg, slow"]
     """
+    taken = next((name for name in _METHODS if slug(name) == slug(method.name)), None)
+    if taken is not None:
+        raise ValueError(
+            f"add_method: the name must be another than {taken!r}, got {method.name!r}; choose "
+            "another name."
+        )
     _METHODS[method.name] = method
 
 
@@ -217,64 +251,80 @@ def method_names() -> tuple[str, ...]:
 
 def _steps(number: int = TRIALS) -> list[float]:
     """Return steps as multiples of 1/L."""
-    return [float(each) for each in np.geomspace(0.05, 1.5, number)]
+    return [float(each) for each in np.geomspace(0.005, 2.0, number)]
 
 
-def _pulls(number: int = 4) -> list[float]:
-    """Return couplings, or pulls towards a shared model, as multiples of L."""
-    return [float(each) for each in np.geomspace(3e-4, 0.3, number)]
+def _four(low: float, high: float) -> list[float]:
+    """Return four values of a parameter, from low to high, each the same factor larger."""
+    return [float(each) for each in np.geomspace(low, high, 4)]
 
 
-OURS, PAPER, ALONE = "PCFedSplit", "PC-FedAvg", "alone"
+OURS, DEFAULTS, PAPER, ALONE = "PCFedSplit", "PCFedSplit, defaults", "PC-FedAvg", "alone"
 
 PROBLEMS: tuple[tuple[float, Center], ...] = ((0.0, "average"), (0.5, "free"))
 """Personalization and centre of the problems among which PCFedSplit chooses: the paper's problem,
 and the default of files."""
 
+
+@dataclass(frozen=True)
+class Alone(ConstrainedAlgorithm, Local):
+    """Projected gradient steps of every agent on its own model; nothing is sent."""
+
+    def local(
+        self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
+    ) -> Update:
+        """Take local steps from the agent's own model."""
+        x = context.rows(private["x"])
+        steps = range(context.steps)
+        take_steps(context, x, steps, step=round_info.step, project=self.constrained)
+        return Update(sent={}, pending={"x": x})
+
+
 TRIALS_OF: Mapping[str, Callable[[float], Sequence[Trial]]] = {
     OURS: lambda L: [
         Trial(PCFedSplit(), pull * L, theta, center)
         for theta, center in PROBLEMS
-        for pull in _pulls()
+        for pull in _four(0.001, 1.0)
     ],
     PAPER: lambda L: [
-        Trial(PCFedAvg("auto", rho * L), pull * L) for rho in (1.0, 10.0) for pull in _pulls()
+        Trial(PCFedAvg("auto", rho * L), pull * L)
+        for rho in _four(0.1, 10.0)
+        for pull in (0.01, 1.0)
     ],
-    ALONE: lambda L: [Trial(Ditto(step / L, prox=0.0)) for step in _steps()],
+    ALONE: lambda L: [Trial(Alone(step / L)) for step in _steps()],
     "FedAvg": lambda L: [Trial(FedAvg(step / L)) for step in _steps()],
     "FedProx": lambda L: [
-        Trial(FedProx(step / L, prox=mu * L)) for step in _steps(4) for mu in (0.01, 0.1)
+        Trial(FedProx(step / L, prox=mu * L)) for step in _steps(4) for mu in (0.1, 1.0)
     ],
     "SCAFFOLD": lambda L: [Trial(Scaffold(step / L)) for step in _steps()],
     "Ditto": lambda L: [
-        Trial(Ditto(step / L, prox=pull * L)) for step in (0.2, 0.8) for pull in _pulls()
+        Trial(Ditto(step / L, prox=pull * L)) for step in (0.05, 0.3) for pull in _four(0.003, 2.0)
     ],
     "pFedMe": lambda L: [
-        Trial(PFedMe(move / (10 * pull * L), own_step=0.6 / (L + pull * L), prox=10 * pull * L))
-        for move in (0.2, 0.8)
-        for pull in _pulls()
+        Trial(PFedMe(move / (prox * L), own_step=0.6 / (L + prox * L), prox=prox * L))
+        for move in (0.05, 0.3)
+        for prox in _four(0.03, 30.0)
     ],
     "Per-FedAvg": lambda L: [
         Trial(PerFedAvg(step / L, own_step=own / L, own_steps=LOCAL_STEPS))
-        for step in (0.2, 0.6)
-        for own in (0.1, 0.3, 0.6, 1.0)
+        for step in (0.05, 0.3)
+        for own in (0.01, 0.05, 0.2, 1.0)
     ],
     "pFedHN": lambda L: [
         Trial(PFedHN(step / L, server_step=server))
         for step in (0.2, 0.8)
-        for server in (0.03, 0.1, 0.3, 1.0)
+        for server in _four(0.01, 1.0)
     ],
     "FedMiD": lambda L: [Trial(FedMiD(step / L)) for step in _steps()],
     "FedDualAvg": lambda L: [Trial(FedDualAvg(step / L)) for step in _steps()],
     "ProxAL": lambda L: [
-        Trial(ProxAL("auto", rho * L, prox=prox * L, inner_rounds=inner))
-        for rho in (0.1, 1.0)
-        for prox in (0.3, 1.0)
+        Trial(ProxAL("auto", rho * L, prox=L, inner_rounds=inner))
+        for rho in (0.01, 0.03, 0.1, 0.3)
         for inner in (5, 20)
     ],
 }
 for _name, _trials in TRIALS_OF.items():
-    add_method(Method(_name, _trials, communicates=_name != ALONE))
+    add_method(Method(_name, _trials))
 
 
 def _fedrep_trials(L: float) -> list[Trial]:
@@ -288,6 +338,28 @@ def _fedrep_trials(L: float) -> list[Trial]:
 
 
 add_method(Method("FedRep", _fedrep_trials, models=("network",)))
+add_method(
+    Method(
+        DEFAULTS,
+        lambda L: [Trial(PCFedSplit(), DEFAULT_COUPLING, *PROBLEMS[1])],
+        searched=False,
+    )
+)
+
+
+class SharedScore(NamedTuple):
+    """The score of a shared model that is not projected onto the agents' sets.
+
+    Attributes
+    ----------
+    accuracy : float
+        The mean of its accuracies on the agents' test samples.
+    infeasibility : float
+        Its largest distance from an agent's set.
+    """
+
+    accuracy: float
+    infeasibility: float
 
 
 @dataclass(frozen=True)
@@ -298,21 +370,25 @@ class SeedScore:
     ----------
     accuracies : tuple of float
         Of every agent's own model, inside its set, on its own test samples.
-    infeasibility : float
-        The largest distance of a model from its set, before it was projected.
+    infeasibility, infeasibility_after : float
+        The largest distance of a model from its set, before and after it was projected.
     course : tuple of (int, float)
         The mean accuracy after some numbers of rounds; empty if the training diverged.
     bytes_per_round : float
         Sent and received by an agent in a round.
     seconds : float
-        Of the training, on one core.
+        Of this process's time on a core during the training, without the scores.
+    shared : SharedScore or None
+        Of the shared model, if the method has one.
     """
 
     accuracies: tuple[float, ...]
     infeasibility: float
+    infeasibility_after: float
     course: tuple[tuple[int, float], ...]
     bytes_per_round: float
     seconds: float
+    shared: SharedScore | None = None
 
     @property
     def accuracy(self) -> float:
@@ -337,9 +413,11 @@ class MethodScores(SavedJson):
     method: str
     trial: str
     scores: tuple[SeedScore, ...]  # one per seed
+    num_trials: int = TRIALS  # in the search; 0 without one
+    digest: str = ""  # of all that the scores depend on, see `_digest`
 
     file_kind = "scores of a method"
-    format = 1
+    format = 2
     advice = "delete it, then rerun the command."
 
     def _to_json(self) -> Metadata:
@@ -347,18 +425,24 @@ class MethodScores(SavedJson):
 
     @classmethod
     def _from_json(cls, contents: Metadata) -> Self:
-        scores = tuple(
-            SeedScore(
-                tuple(each["accuracies"]),
-                each["infeasibility"],
-                tuple((int(done), float(found)) for done, found in each["course"]),
-                each["bytes_per_round"],
-                each["seconds"],
-            )
-            for each in contents["scores"]
-        )
+        scores = tuple(map(_seed_score, contents["scores"]))
+        if not scores:
+            raise ValueError(f"{contents['method']} has no scores in it")
         cell = Cell.from_json(contents["cell"])
-        return cls(cell, contents["method"], contents["trial"], scores)
+        names = ("num_trials", "digest")
+        others = {name: contents[name] for name in names}
+        return cls(cell, contents["method"], contents["trial"], scores, **others)
+
+
+def _seed_score(contents: Metadata) -> SeedScore:
+    """Return a score from JSON, which has lists in place of tuples."""
+    course = tuple((int(done), float(found)) for done, found in contents["course"])
+    shared = None if contents["shared"] is None else SharedScore(*contents["shared"])
+    accuracies = tuple(map(float, contents["accuracies"]))
+    if not accuracies:
+        raise ValueError("a score in it is of no agent")
+    changed: dict[str, Any] = {"accuracies": accuracies, "course": course, "shared": shared}
+    return SeedScore(**{**contents, **changed})
 
 
 @dataclass(frozen=True)
@@ -370,7 +454,8 @@ class MethodResults(SavedJson):
     versions: Mapping[str, str] = field(default_factory=dict)
 
     file_kind = "leaderboard"
-    format = 1
+    format = 2
+    upgrades: ClassVar[Upgrades] = {1: lambda contents: _upgraded(contents)}
     advice = "give the file methods.json of an earlier run."
 
     def _to_json(self) -> Metadata:
@@ -379,6 +464,8 @@ class MethodResults(SavedJson):
     @classmethod
     def _from_json(cls, contents: Metadata) -> Self:
         runs = tuple(MethodScores._from_json(each) for each in contents["runs"])
+        if not runs:
+            raise ValueError("there are no runs in it")
         return cls(runs, contents["command"], dict(contents["versions"]))
 
     @property
@@ -454,9 +541,18 @@ class MethodResults(SavedJson):
 
     @property
     def _ranked(self) -> tuple[str, ...]:
-        """The methods that are in all cells."""
-        scored = [each.method for each in self.runs]
+        """The methods that are in all cells and had a search."""
+        scored = [each.method for each in self.runs if each.num_trials]
         return tuple(name for name in self._names if scored.count(name) == len(self.cells))
+
+
+def _upgraded(contents: Metadata) -> Metadata:
+    """Return the contents of a file of format 1, which measured less, in the current layout."""
+    runs = []
+    for each in contents["runs"]:
+        scores = [{**one, "infeasibility_after": 0.0, "shared": None} for one in each["scores"]]
+        runs.append({**each, "scores": scores, "num_trials": TRIALS, "digest": ""})
+    return {**contents, "runs": runs}
 
 
 # -- one method in one cell -----------------------------------------------------------------------
@@ -464,28 +560,24 @@ class MethodResults(SavedJson):
 
 def score_method(method: str, cell: Cell, samples: Samples, seeds: int) -> MethodScores:
     """Choose the parameters of a method on the first seed, and score it on all."""
-    first = split_rows(cell, samples, 0)
+    first = split_rows(cell, samples, 0, unseen_tests=True)
     fit = [each.fit for each in first]
     validation = [_loss(cell, samples, each.validation) for each in first]
     smoothness = _problem(cell, samples, fit).typical_smoothness(None)
-    trials = list(_METHODS[method].trials(smoothness))
-    if len(trials) != TRIALS:
-        raise ValueError(
-            f"{method}: trials must be {TRIALS}, as for all methods, got {len(trials)}; change "
-            "their number."
-        )
-    found = [_fit(each, cell, samples, fit, validation, cell.search_rounds) for each in trials]
-    trial = trials[int(np.argmax([each.accuracy for each in found]))]
+    trials = _METHODS[method].trials_for(smoothness)
+    num_trials = len(trials) if _METHODS[method].searched else 0
+    found = [
+        _fit(each, cell, samples, fit, validation, cell.search_rounds).accuracy
+        for each in trials[:num_trials]
+    ]
+    trial = trials[int(np.argmax(found))] if found else trials[0]
     scores = []
     for seed in range(seeds):
-        rows = split_rows(cell, samples, seed)
+        rows = split_rows(cell, samples, seed, unseen_tests=True)
         train = [each.train for each in rows]
         tests = [_loss(cell, samples, each.test) for each in rows]
-        score = _fit(trial, cell, samples, train, tests, cell.rounds)
-        if not _METHODS[method].communicates:
-            score = replace(score, bytes_per_round=0.0)
-        scores.append(score)
-    return MethodScores(cell, method, str(trial), tuple(scores))
+        scores.append(_fit(trial, cell, samples, train, tests, cell.rounds, EVALUATED))
+    return MethodScores(cell, method, str(trial), tuple(scores), num_trials)
 
 
 def _loss(cell: Cell, samples: Samples, rows: Indices) -> Loss:
@@ -523,20 +615,32 @@ def _fit(
     rows: Sequence[Indices],
     scored: Sequence[Loss],
     rounds: int,
+    evaluated: Sequence[int] = (),
 ) -> SeedScore:
-    """Train, and score the own models on other samples; a training that diverges scores 0."""
+    """Train, and score the own models on other samples; a training that diverges scores 0.
+
+    ``evaluated`` are rounds after which models are scored, beside the last one.
+    """
     problem = _problem(cell, samples, rows, trial)
     sets = SetRows([agent.feasible_set for agent in problem.agents])
     course: list[tuple[int, float]] = []
 
+    scoring = 0.0
+
+    def projected(models: Array) -> Float64Array:
+        return sets.project(models.astype(np.float64), np.empty(models.shape))
+
     def accuracies(models: Array) -> list[float]:
-        inside = sets.project(models.astype(np.float64), np.empty(models.shape))
-        return [round(loss.accuracy(x), 4) for loss, x in zip(scored, inside, strict=True)]
+        return [round(loss.accuracy(x), 4) for loss, x in zip(scored, models, strict=True)]
 
     def follow(evaluation: Evaluation) -> None:
+        nonlocal scoring
+        start = time.process_time()
         done = evaluation.record.round
-        if done in EVALUATED or done == rounds:
-            course.append((done, round(float(np.mean(accuracies(evaluation.models))), 4)))
+        if done in evaluated or done == rounds:
+            found = accuracies(projected(evaluation.models))
+            course.append((done, round(float(np.mean(found)), 4)))
+        scoring += time.process_time() - start
 
     # At zero, the default, a network has no gradient in most parameters.
     x0 = getattr(problem.agents[0].loss, "start", None)
@@ -548,21 +652,37 @@ def _fit(
         local_steps=LOCAL_STEPS,
         batch=cell.batch,
         x0=x0,
+        eval_every=1 if evaluated else rounds,
         workers=1,  # runs are in parallel
         callbacks=[follow],
     )
-    seconds = round(time.process_time() - start, 2)
+    seconds = round(time.process_time() - start - scoring, 2)
     if result.status != "finished":
-        return SeedScore((0.0,) * problem.m, math.inf, (), 0.0, seconds)
-    last = result.history[-1]
-    distances = sets.distances(result.models.astype(np.float64))
+        return SeedScore((0.0,) * problem.m, math.inf, 0.0, (), 0.0, seconds)
+    last, server = result.history[-1], result.state.server
+    algorithm = trial.algorithm.for_center(problem.center)
+    # Those of the result are projected already, if the algorithm is feasible.
+    before = _rows(algorithm.model(server, result.state.private), result.models)
+    after = projected(result.models)
+    model, shared = algorithm.shared_model(server), None
+    if model is not None:
+        everywhere = _rows(model, result.models)
+        distance = float(sets.distances(everywhere).max())
+        shared = SharedScore(round(float(np.mean(accuracies(everywhere))), 4), distance)
     return SeedScore(
-        tuple(accuracies(result.models)),
-        float(distances.max()),
+        tuple(accuracies(after)),
+        float(sets.distances(before).max()),
+        float(sets.distances(after).max()),
         tuple(course),
         (last.bytes_up + last.bytes_down) / (problem.m * rounds),
         seconds,
+        shared,
     )
+
+
+def _rows(models: Array, like: Array) -> Float64Array:
+    """Return models as float64, one row per agent; all get the same one if there is only one."""
+    return np.array(np.broadcast_to(models, like.shape), np.float64, order="C")
 
 
 # -- runs -----------------------------------------------------------------------------------------
@@ -595,14 +715,18 @@ def run_leaderboard(
     return MethodResults(runs, versions=software_versions())
 
 
-def num_rounds(cell: Cell, seeds: int) -> int:
+def num_rounds(cell: Cell, seeds: int, num_trials: int = TRIALS) -> int:
     """Return the number of rounds of a method in a cell."""
-    return TRIALS * cell.search_rounds + seeds * cell.rounds
+    return num_trials * cell.search_rounds + seeds * cell.rounds
 
 
 def total_rounds(cells: Sequence[Cell], seeds: int) -> int:
     """Return the number of rounds of all methods in all cells."""
-    return sum(len(methods_for(cell)) * num_rounds(cell, seeds) for cell in cells)
+    return sum(
+        num_rounds(cell, seeds, TRIALS if _METHODS[name].searched else 0)
+        for cell in cells
+        for name in methods_for(cell)
+    )
 
 
 def methods_for(cell: Cell) -> tuple[str, ...]:
@@ -636,16 +760,39 @@ def _load_or_run(
     data_dir: Path | None,
 ) -> MethodScores:
     """Load the scores of a method in a cell from their file, or compute and save them."""
-    path = out / METHODS / f"{cell.slug}-{slug(method)}.json"
+    import_methods(files)
+    digits = _digest(_METHODS[method], cell, seeds)
+    path = out / METHODS / f"{cell.slug}-{slug(method)}-{digits}.json"
     if path.exists():
         saved = MethodScores.load(path)
-        if saved.cell == cell and len(saved.scores) == seeds:
+        if (saved.cell, saved.method, saved.digest) == (cell, method, digits):
             return saved
-    import_methods(files)
     samples = load_samples(cell.data, cell.pooling, data_dir)
     if cell.model == "network":
         _image_network()  # only libraries that are loaded are limited to one thread
     with threadpool_limits(1):
-        scores = score_method(method, cell, samples, seeds)
+        scores = replace(score_method(method, cell, samples, seeds), digest=digits)
     scores.save(path)
     return scores
+
+
+def _digest(method: Method, cell: Cell, seeds: int) -> str:
+    """Return sixteen hexadecimal digits of what the scores of a method depend on.
+
+    These are the cell, the number of seeds, the trials, pcfed's version, and the files of the
+    trials and of the classes of the algorithms.
+    """
+    trials = method.trials_for(1.0)
+    classes = [base for each in trials for base in type(each.algorithm).__mro__]
+    names = {each.__module__ for each in (*classes, method.trials)}
+    found = {getattr(sys.modules[name], "__file__", None) for name in names}
+    files = [Path(each).read_bytes() for each in found if each is not None]
+    key = {
+        "cell": asdict(cell),
+        "method": method.name,
+        "seeds": seeds,
+        "trials": re.sub(r" at 0x[0-9a-f]+", "", repr(trials)),  # the address of a function
+        "version": version("pcfed"),
+        "files": sorted(hashlib.sha256(each).hexdigest() for each in files),
+    }
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]

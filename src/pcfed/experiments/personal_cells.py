@@ -275,13 +275,20 @@ def _electricity(table: Table) -> Samples:
 # -- splits -------------------------------------------------------------------------------------
 
 
-def split_rows(cell: Cell, samples: Samples, seed: int) -> list[AgentRows]:
-    """Return the rows of every agent of a cell."""
+def split_rows(
+    cell: Cell, samples: Samples, seed: int, *, unseen_tests: bool = False
+) -> list[AgentRows]:
+    """Return the rows of every agent of a cell.
+
+    With ``unseen_tests``, no test row of any seed is a row for fitting or validation of seed 0:
+    relations have the same test travellers for all seeds, and persons are agents for one seed only.
+    """
     rng = np.random.default_rng(seed)
     if cell.split in ("travellers", "customers"):
-        return list(_by_person(cell, samples, rng))
+        return list(_by_person(cell, samples, rng, seed if unseen_tests else None))
     if cell.split == "relations":
-        return list(_by_relation(cell, samples, rng))
+        fixed = np.random.default_rng(0) if unseen_tests else None
+        return list(_by_relation(cell, samples, rng, fixed))
     return _by_labels(cell, samples, rng)
 
 
@@ -335,30 +342,52 @@ def _draw(
     return parts
 
 
-def _by_person(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
+def _by_person(
+    cell: Cell, samples: Samples, rng: np.random.Generator, part: int | None = None
+) -> Iterator[AgentRows]:
     """Yield the choices of randomly chosen persons, each an agent.
 
-    Of nine choices four are for fitting, two for validation and three for test.
+    Of nine choices four are for fitting, two for validation and three for test. With ``part``, the
+    persons are those of this part of one fixed order, as many as there are agents.
     """
     persons = _required(cell, "persons", samples.persons)
     names, counts = np.unique(persons, return_counts=True)
     choices = int(counts.max())  # a few persons have answered fewer questions
     ends = (choices * 4 // 9, choices * 6 // 9)
-    for person in rng.permutation(names[counts == choices])[: cell.agents]:
+    order = (rng if part is None else np.random.default_rng(0)).permutation(
+        names[counts == choices]
+    )
+    first = 0 if part is None else part * cell.agents
+    if first + cell.agents > len(order):
+        raise ValueError(
+            f"{cell.slug}: there must be {first + cell.agents} persons, got {len(order)}; take "
+            "fewer seeds."
+        )
+    for person in order[first : first + cell.agents]:
         rows = rng.permutation(np.flatnonzero(persons == person))
         yield AgentRows(*np.split(rows, ends))
 
 
-def _by_relation(cell: Cell, samples: Samples, rng: np.random.Generator) -> Iterator[AgentRows]:
-    """Yield the choices on the relations with the most travellers, each an agent."""
+def _by_relation(
+    cell: Cell,
+    samples: Samples,
+    rng: np.random.Generator,
+    fixed: np.random.Generator | None = None,
+) -> Iterator[AgentRows]:
+    """Yield the choices on the relations with the most travellers, each an agent.
+
+    The test travellers are drawn by ``fixed``, if it is given.
+    """
     travellers = _required(cell, "travellers", samples.persons)
     relations = _required(cell, "relations", samples.relations)
     names, counts = np.unique(relations, return_counts=True)
     for relation in names[np.argsort(-counts, kind="stable")][: cell.agents]:
         rows = np.flatnonzero(relations == relation)
-        order = rng.permutation(np.unique(travellers[rows]))
+        order = (fixed or rng).permutation(np.unique(travellers[rows]))
         tests = min(round(0.4 * len(order)), cell.tests // CHOICES)
         train = min(len(order) - tests, cell.samples // CHOICES)
+        if fixed is not None:
+            order[tests:] = rng.permutation(order[tests:])
         held_out = max(1, round(VALIDATION * train))
         ends = np.cumsum([tests, held_out, train - held_out])
         test, validation, fit = (
