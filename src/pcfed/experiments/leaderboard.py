@@ -628,7 +628,8 @@ def _fit(
     scoring = 0.0
 
     def projected(models: Array) -> Float64Array:
-        return sets.project(models.astype(np.float64), np.empty(models.shape))
+        wide = models.astype(np.float64)
+        return sets.project(wide, np.empty_like(wide)).astype(np.float64, copy=False)
 
     def accuracies(models: Array) -> list[float]:
         return [round(loss.accuracy(x), 4) for loss, x in zip(scored, models, strict=True)]
