@@ -114,7 +114,7 @@ NETWORK_CELL = Cell(
 )
 
 _LINEAR_CELLS = tuple(
-    replace(cell, search_rounds=60, rounds=60)
+    replace(cell, search_rounds=100, rounds=100)
     for cell in (
         Cell("mnist", "iid", "l1", (5.0, 150.0), pooling=2),
         Cell("mnist", "dirichlet", "l1", (5.0, 150.0), pooling=2),
