@@ -139,7 +139,7 @@ def test_masks_of_a_complete_sum_cancel(m, width, seed):
     total = np.zeros(width, np.uint64)
     for name, summand in zip(found.holders, summands, strict=True):
         participants = found.announced.values()
-        sent = masked(summand, name, found.secrets[name], participants, context, complete=True)
+        sent = masked(summand, name, found.secrets[name], participants, context, {})
         assert not np.array_equal(sent, summand)
         total += sent
     np.testing.assert_array_equal(total, summands.sum(axis=0, dtype=np.uint64))
@@ -171,9 +171,7 @@ def test_sums_of_rounded_numbers_are_exact(numbers):
     total = np.zeros(3, np.uint64)
     for name, row in zip(found.holders, rows, strict=True):
         integers = grid.encode("dz", row)
-        total += masked(
-            integers, name, found.secrets[name], found.announced.values(), context, complete=True
-        )
+        total += masked(integers, name, found.secrets[name], found.announced.values(), context, {})
     rounded = np.rint(rows / grid.step).astype(np.int64).sum(axis=0)
     np.testing.assert_array_equal(grid.decode("dz", total), rounded * grid.step)
 

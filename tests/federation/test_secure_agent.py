@@ -25,6 +25,7 @@ NAMES = ("east", "north", "south", "west")
 IDENTITIES = {name: Identity.create() for name in (*NAMES, "stranger")}
 T = threshold(len(NAMES), 1)
 SUMMANDS = {name: np.arange(5, dtype=np.uint64) * np.uint64(i + 1) for i, name in enumerate(NAMES)}
+TOTAL = np.sum(list(SUMMANDS.values()), axis=0, dtype=np.uint64)
 
 
 def message(kind, place=(0, 0), vectors=None, **metadata):
@@ -50,6 +51,7 @@ class Agents:
             for name in NAMES
         }
         self.group = [self.introduction(name) for name in NAMES]
+        self.history = {name: {} for name in NAMES}
 
     def __getitem__(self, name):
         return self.agents[name]
@@ -72,17 +74,29 @@ class Agents:
     def mask(self, name, announced, place=(0, 0), kind="train", summand=None, **metadata):
         """Return an agent's masked summand, and the context of the sum."""
         listed = json.dumps([each.public for each in announced.values()])
-        complete = kind != "train"
-        if complete:
+        history = None
+        if kind != "train":
             # All updates so far were accepted.
-            accepted = dict.fromkeys(NAMES, place[1] - 1)
             metadata = {"accepted_round": place[1] - 1} | metadata
-            defaults = {"next_place": f"{place[0]} {place[1]}", "accepted": json.dumps(accepted)}
-            metadata = defaults | metadata
+            metadata = {"next_place": f"{place[0]} {place[1]}"} | metadata
+            history = self.history[name]
         asked = message(kind, place, participants=listed, **metadata)
         found = SUMMANDS[name] if summand is None else summand
-        masked, more = self.agents[name].mask(asked, found, complete=complete)
+        masked, more = self.agents[name].mask(asked, found, history)
         return masked, more.get("context")
+
+    def commit(self, name, index, context, survivors):
+        """Tell an agent that its update of a round counts."""
+        text = json.dumps({"context": context, "survivors": list(survivors)})
+        asked = message("audit", (0, index + 1), accepted_round=index, accepted_sum=text)
+        self.history[name] = self.agents[name].commit(asked, self.history[name])
+
+    def complete_sum(self, place, **metadata):
+        """Return the sum of all agents' answers to an audit, and whether the masks cancel."""
+        announced = self.announce("complete", place)
+        sent = [self.mask(name, announced, place, "audit", **metadata)[0] for name in NAMES]
+        total = np.sum(sent, axis=0, dtype=np.uint64)
+        return total[:-1], total[-1] == 0
 
     def train(self, announced, names=NAMES, place=(0, 0)):
         """Return the masked summands of agents, and the context of the sum."""
@@ -211,7 +225,7 @@ def test_masks_cancel_only_among_agents_that_are_asked_the_same(agents, kind):
     zero, complete = np.zeros(5, np.uint64), kind != "train"
     for change in (False, True):
         announced = agents.announce("complete" if complete else "shared", (0, int(change)))
-        total, contexts = np.zeros(5, np.uint64), set()
+        total, contexts = np.zeros(5 + complete, np.uint64), set()
         for name in NAMES:
             more = {"steps": 0} if change and name != "west" else {"steps": 5}
             summand = SUMMANDS["west"] if name == "west" else zero
@@ -220,7 +234,7 @@ def test_masks_cancel_only_among_agents_that_are_asked_the_same(agents, kind):
             total += sent
             contexts.add(context)
         if complete:
-            assert np.array_equal(total, SUMMANDS["west"]) == (not change)
+            assert np.array_equal(total[:5], SUMMANDS["west"]) == (not change)
         else:
             assert len(contexts) == 1 + change
 
@@ -453,7 +467,7 @@ def test_one_question_until_the_next_accepted_update(agents):
     """A server that invents rounds gets no more sums from the same states."""
     announced = agents.announce("complete", (0, 1))
     agents.mask("west", announced, (0, 1), "audit")
-    options = {"accepted_round": 0, "accepted": json.dumps(dict.fromkeys(NAMES, 0))}
+    options = {"accepted_round": 0}
     announced = agents.announce("complete", (0, 7))
     arguments = "west", announced, (0, 7), "audit"
     agents.refuses("west", "since its last accepted", agents.mask, *arguments, **options)
@@ -462,28 +476,110 @@ def test_one_question_until_the_next_accepted_update(agents):
 
 def test_the_same_question_again_has_the_same_sum(agents):
     for _ in range(2):
-        announced = agents.announce("complete")
-        sent = [agents.mask(name, announced, kind="audit")[0] for name in NAMES]
-        expected = np.sum(list(SUMMANDS.values()), axis=0, dtype=np.uint64)
-        np.testing.assert_array_equal(np.sum(sent, axis=0, dtype=np.uint64), expected)
+        total, cancels = agents.complete_sum((0, 0))
+        assert cancels
+        np.testing.assert_array_equal(total, TOTAL)
 
 
-def test_an_opened_update_counts_in_complete_sums(agents):
+def test_a_question_is_answered_once_even_after_a_change_at_the_agent(agents):
+    """If one owner changes the constraint, the difference of two sums is that change."""
+    agents.complete_sum((0, 0))
+    options = {"kind": "audit", "summand": SUMMANDS["east"]}
+    announced = agents.announce("complete")
+    refused = "its answer to audit has changed since it gave one"
+    agents.refuses("west", refused, agents.mask, "west", announced, **options)
+    agents.mask("west", announced, kind="audit")
+    later = agents.announce("complete", (0, 1))
+    agents.mask("west", later, (0, 1), **options)  # an update of it was accepted in between
+
+
+# -- which updates count in sums over the full roster ---------------------------------------------
+
+
+def test_all_agents_of_a_sum_commit_it_or_none(agents):
     """If south alone is told that its update did not count, a difference of sums is its update."""
+    context, _ = opened(agents, agents.announce(), NAMES)
+    for name in NAMES[:3]:
+        agents.commit(name, 0, context, NAMES)
+    assert not agents.complete_sum((0, 1))[1]
+    agents.commit("west", 0, context, NAMES)
+    total, cancels = agents.complete_sum((0, 1))
+    assert cancels
+    np.testing.assert_array_equal(total, TOTAL)
+
+
+def test_agents_that_were_asked_different_things_do_not_commit_the_same(agents):
+    """All but west compute an empty update: the difference of two sums would be west's."""
+    announced = agents.announce()
+    contexts = {name: agents.mask(name, announced, step=1e-200)[1] for name in NAMES[:3]}
+    contexts["west"] = agents.mask("west", announced, step=1.0)[1]
+    for name in NAMES:
+        agents.commit(name, 0, contexts[name], NAMES)
+    assert not agents.complete_sum((0, 1))[1]
+    # Nor can the server name the others' sum, in which west has not been.
+    for name, other in (("west", "east"), ("east", "west")):
+        refused = "its update of round 0 went into another sum"
+        agents.refuses(name, refused, agents.commit, name, 0, contexts[other], NAMES)
+
+
+def test_agents_that_have_missed_rounds_answer(agents):
+    """East misses round 0, north round 1 and all but three round 2."""
+    for index, absent in enumerate(("east", "north", "west")):
+        place, names = (0, index), [name for name in NAMES if name != absent]
+        context, _ = opened(agents, agents.announce(place=place), names, place)
+        for name in names:
+            agents.commit(name, index, context, names)
+    assert agents.complete_sum((0, 3))[1]
+    assert agents.complete_sum((0, 3))[1]
+    assert {len(history) for history in agents.history.values()} == {3}
+
+
+def test_the_updates_of_few_agents_do_not_count(agents, tmp_path):
+    """A sum of less than t, or of agents that do not exist, would show the update of one."""
+    context = agents.train(agents.announce())[1]
+    few = f"2 updates count, and {T} must"
+    agents.refuses("west", few, agents.commit, "west", 0, context, ["north", "west"])
+    for wrong in (
+        ["east", "north", "south"],
+        ["west", "east", "north"],
+        ["invented", "none", "west"],
+        ["east", "east", "west"],
+    ):
+        refused = "list of those whose updates count is not right"
+        agents.refuses("west", refused, agents.commit, "west", 0, context, wrong)
+    keys = {name: IDENTITIES[name].public for name in NAMES}
+    (tmp_path / "minimum").mkdir()
+    agents = Agents(tmp_path / "minimum", Roster(keys, colluders=1, minimum=4))
+    context = agents.train(agents.announce())[1]
+    few = "3 updates count, and 4 must"
+    agents.refuses("west", few, agents.commit, "west", 0, context, ["east", "north", "west"])
+    agents.commit("west", 0, context, NAMES)
+
+
+def test_an_opened_sum_counts_with_the_same_agents(agents):
+    context, _ = opened(agents, agents.announce(), NAMES)
+    refused = "it has opened another sum of this round"
+    agents.refuses("west", refused, agents.commit, "west", 0, context, NAMES[1:])
+    agents.commit("west", 0, context, NAMES)
+
+
+def test_another_attempt_of_an_opened_round_does_not_count(agents):
+    first = agents.train(agents.announce())[1]
     opened(agents, agents.announce(), NAMES)
-    announced = agents.announce("complete", (0, 1))
-    wrong = json.dumps({**dict.fromkeys(NAMES, 0), "south": -1})
-    more = {"kind": "audit", "accepted_round": 0}
-    refused = "the last update of south can't be"
-    arguments = "west", announced, (0, 1)
-    agents.refuses("west", refused, agents.mask, *arguments, accepted=wrong, **more)
-    early = json.dumps({**dict.fromkeys(NAMES, 0), "south": 1})
-    agents.refuses("west", refused, agents.mask, *arguments, accepted=early, **more)
-    right = json.dumps(dict.fromkeys(NAMES, 0))
-    more["accepted_round"] = -1
-    agents.refuses("west", "tells others another", agents.mask, *arguments, accepted=right, **more)
-    more["accepted_round"] = 0
-    agents.mask(*arguments, accepted=right, **more)
+    refused = "it has opened another sum of this round"
+    agents.refuses("west", refused, agents.commit, "west", 0, first, NAMES)
+
+
+def test_an_update_can_be_committed_after_later_rounds_were_asked(agents):
+    """An agent may die between its answer in a later round and the state with the commit in it."""
+    context, _ = opened(agents, agents.announce(), NAMES)
+    for index in range(1, 9):
+        announced = agents.announce(place=(0, index))
+        agents.mask("west", announced, (0, index), accepted_round=0)
+    agents.commit("west", 0, context, NAMES)
+    agents.mask("west", agents.announce(place=(0, 9)), (0, 9), accepted_round=8)
+    with pytest.raises(SecureSumError, match="went into another sum"):
+        agents.commit("west", 0, context, NAMES)
 
 
 # -- rule 6: rounds -------------------------------------------------------------------------------

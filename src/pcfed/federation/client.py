@@ -239,7 +239,9 @@ class Client:
             return Message(kind, metadata)
         model = self._own_model(algorithm, message.vectors, state)
         if state.secure and kind != "finish":
-            vectors, more = self._masked_reply(state, message, model)
+            # The same question must have the same answer, to the bit.
+            with one_blas_thread():
+                vectors, more = self._masked_reply(state, message, model)
             metadata |= more
         elif kind == "train" and state.pending is not None:
             vectors = {name: rows[0] for name, rows in state.pending.sent.items()}
@@ -304,7 +306,7 @@ class Client:
             integers = grid.encode_wide(kind, sums)
         else:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
-        masked, more = secure.mask(message, integers, complete=True)
+        masked, more = secure.mask(message, integers, state.history)
         return {MASKED: masked}, more
 
     def _check_secure(self, state: ClientState, message: Message) -> None:
@@ -423,15 +425,23 @@ class Client:
                 f"{self.name}: the server has accepted its update of round {accepted}, which "
                 f"{self.state_path} does not contain; restore the newest copy of that file."
             )
+        totals, history = dict(state.totals), state.history
+        if state.secure:
+            history = self._secure_agent().commit(message, history)
+            add_integers(totals, encode_all(_grid(message.metadata), pending.sent))
         keep_state(self.folder, replace(state, pending=None), accepted, message.metadata)
         private = algorithm.commit(
             state.private, pending.kept, pending.received, pending.round_info
         )
         private = {name: np.asarray(rows, np.float64) for name, rows in private.items()}
-        totals = dict(state.totals)
-        if state.secure:
-            add_integers(totals, encode_all(_grid(message.metadata), pending.sent))
-        return replace(state, accepted=accepted, private=private, pending=None, totals=totals)
+        return replace(
+            state,
+            accepted=accepted,
+            private=private,
+            pending=None,
+            totals=totals,
+            history=history,
+        )
 
     def _record_audit(self, state: ClientState, message: Message) -> ClientState:
         """Return the state with the audit of a message as the last one, or refuse it.
@@ -464,7 +474,7 @@ class Client:
                 "another name."
             )
         if state.secure:
-            self._secure_agent().hear(message)
+            self._secure_agent().remember_question(message)
         steps = int(metadata["steps"])
         private = self._private_gradients(algorithm, state, message, steps)
         context = LocalContext(

@@ -48,14 +48,16 @@ class ClientState(SavedArchive):
     has its private vectors as arrays of one row, and ``pending`` is its last update, until it is
     known whether the server accepted it. ``rollbacks`` is how often the training has gone back, and
     ``audit`` says which audit the agent has answered last. ``totals`` has the sums of all accepted
-    updates as integers, if the training has a secure sum, which is then ``secure``.
+    updates as integers, if the training has a secure sum, which is then ``secure``; ``history`` has
+    by the name of each other agent a hash of the sums that both have committed.
     """
 
     file_kind: ClassVar[str] = "state of an agent"
-    format: ClassVar[int] = 5
+    format: ClassVar[int] = 6
     upgrades: ClassVar[Upgrades] = {
-        3: lambda metadata: {**metadata, "rollbacks": 0, "audit": None, "secure": False},
-        4: lambda metadata: {**metadata, "secure": False},
+        3: lambda metadata: _not_secure({**metadata, "rollbacks": 0, "audit": None}),
+        4: lambda metadata: _not_secure(metadata),
+        5: lambda metadata: {**metadata, "history": {}},
     }
     read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
     advice: ClassVar[str] = "restore it from a backup."
@@ -68,6 +70,7 @@ class ClientState(SavedArchive):
     audit: Audit | None = None
     secure: bool = False
     totals: Mapping[str, Integers] = field(default_factory=dict)
+    history: Mapping[str, str] = field(default_factory=dict)
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
         pending = self.pending
@@ -81,6 +84,7 @@ class ClientState(SavedArchive):
             "rollbacks": self.rollbacks,
             "audit": self.audit,
             "secure": self.secure,
+            "history": dict(self.history),
         }
         arrays = {
             f"{group}/{name}": vector
@@ -105,4 +109,10 @@ class ClientState(SavedArchive):
             audit,
             metadata["secure"],
             integers_in(arrays, "totals"),
+            metadata["history"],
         )
+
+
+def _not_secure(metadata: Metadata) -> Metadata:
+    """Return the metadata of an earlier format, in which no training had a secure sum."""
+    return {**metadata, "secure": False, "history": {}}

@@ -248,17 +248,22 @@ def masked(
     secrets: Secrets,
     participants: Iterable[Announcement],
     context: str,
-    *,
-    complete: bool = False,
+    history: Mapping[str, str] | None = None,
 ) -> Integers:
-    """Return an agent's integers with all its masks."""
+    """Return an agent's integers with all its masks.
+
+    In a complete sum the masks with another agent follow from the ``history`` with it, too.
+    """
     total = integers.copy()
-    if not complete:
+    if history is None:
         total += own_mask(secrets.mask_seed, context, total.size)
     key = key_of(secrets.key_seed)
     for other in participants:
         if other.name != name:
-            total += pair_mask(key, name, other, context, total.size)
+            about = context
+            if history is not None:
+                about = digest("history", context, history.get(other.name, "")).hex()
+            total += pair_mask(key, name, other, about, total.size)
     return total
 
 

@@ -7,7 +7,7 @@
     finish     server: there are no more rounds
                agent: an acknowledgement, after it has written its model
     audit      server: asks for a check of the averages that it holds
-               agent: three numbers for each audited vector
+               agent: three numbers for each audited vector, masked in a secure sum
     feasible_model, objective_terms, gap_term
                the three exchanges of a certificate (`pcfed.federation.certification`)
     totals, squares, score
@@ -17,7 +17,8 @@
                train, audit, the exchanges of a certificate and sums over rows are masked integers
 
 Every message of the server after ``hello`` contains the round of the agent's last accepted update,
-and how often the training has gone back to an earlier round (`pcfed.federation.rollback`).
+and how often the training has gone back to an earlier round (`pcfed.federation.rollback`); in a
+training with a secure sum also the context of that update's sum, and who was in it.
 Every reply says whether the agent's owner consents to certificates. Metrics are part of a reply
 only where the owner allows it.
 """
@@ -46,7 +47,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.errors import one_line, short_repr
 from pcfed.problem import Center
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Version of the messages. Server and agents must use the same one."""
 
 SCHEDULES = ("step", "penalty")
@@ -207,7 +208,9 @@ def question_digest(message: Message) -> str:
     return digest.hexdigest()
 
 
-_NOT_ASKED = frozenset({"position", "accepted_round", "participants", "group", "next_place"})
+_NOT_ASKED = frozenset(
+    {"position", "accepted_round", "accepted_sum", "participants", "group", "next_place"}
+)
 """Metadata in which the messages to different agents, or of different attempts, may differ."""
 
 

@@ -6,8 +6,9 @@ Whatever the server asks, in whatever order and however often, an agent
 2. opens one sum of a round, and then sits out repeats of the round;
 3. opens a sum only if at least t of those in it have signed who is in it;
 4. reveals a share of an agent's own mask or of its key, never both;
-5. answers one question of each kind over the full roster until its next update is accepted;
-6. masks nothing twice with the same masks unless it is the same: they follow from the question;
+5. answers one question of each kind over the full roster until its next update is accepted, and
+   only together with agents that have committed the same sums;
+6. masks one vector with a secret: masks follow from the question, which can't change in a round;
 7. takes part only in sums of enough agents, as its owner's roster says;
 8. does not go back to an earlier round, unless its owner consents.
 
@@ -19,10 +20,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from pcfed.algorithms.grid import Integers
 from pcfed.errors import one_line
@@ -39,7 +42,7 @@ from pcfed.federation.masking import (
     open_shares,
     threshold,
 )
-from pcfed.federation.protocol import NO_ROUND, Message, Scalar, question_digest
+from pcfed.federation.protocol import Message, Scalar, question_digest
 from pcfed.federation.server_state import Place
 from pcfed.storage.saved import Metadata, SavedJson
 
@@ -106,15 +109,16 @@ class SumRecord:
 class SecretState(SavedJson):
     """What an agent remembers of secure sums, in a file that never leaves it.
 
-    ``names`` are those of all agents that it has heard of, ``opened`` is the place of the last sum
-    that it has opened, ``counted`` has by agent the last round whose opened sum it was in, and
-    ``answered`` has by kind the last question over the full roster: rollbacks, accepted round and
-    hash.
+    ``names`` are those of all agents that it has heard of, and ``masked`` has by context the sums
+    into which an update went that may still be accepted: rollbacks, round and the smallest number
+    of agents. ``opened`` is the last sum that it has opened: rollbacks, round and a hash of the
+    context and the survivors. ``answered`` has by kind the last question over the full roster:
+    rollbacks, accepted round, and the hashes of the question and of what the agent has added.
     """
 
     file_kind: ClassVar[str] = "file of an agent's secrets"
-    format: ClassVar[int] = 1
-    advice: ClassVar[str] = "restore it from a backup, or start another training."
+    format: ClassVar[int] = 2
+    advice: ClassVar[str] = "restore the newest copy: an older one forgets which secrets were used."
 
     training: str
     box: str
@@ -124,8 +128,8 @@ class SecretState(SavedJson):
     secrets: dict[str, OwnSecret] = field(default_factory=dict)
     place: tuple[int, int] = (0, 0)
     sums: dict[str, SumRecord] = field(default_factory=dict)
-    opened: tuple[int, int] | None = None
-    counted: dict[str, int] = field(default_factory=dict)
+    masked: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    opened: tuple[int, int, str] | None = None
     answered: dict[str, list[Any]] = field(default_factory=dict)
 
     def _to_json(self) -> Metadata:
@@ -142,6 +146,7 @@ class SecretState(SavedJson):
             "secrets": {key: OwnSecret(**each) for key, each in contents["secrets"].items()},
             "sums": {key: SumRecord(**each) for key, each in contents["sums"].items()},
             "place": tuple(contents["place"]),
+            "masked": {key: tuple(each) for key, each in contents["masked"].items()},
             "opened": None if opened is None else tuple(opened),
         }
         return cls(**{**contents, **more})
@@ -186,17 +191,17 @@ class SecureAgent:
         self._save(state)
         return announced
 
-    def hear(self, message: Message) -> None:
+    def remember_question(self, message: Message) -> None:
         """Remember what is asked of the agent's update, before it is computed.
 
         Otherwise the server could ask the same round with many norm limits, and learn the norm.
         """
         state = self._load(message)
-        _hear(state, message)
+        _remember_question(state, message)
         self._save(state)
 
     def mask(
-        self, message: Message, integers: Integers, *, complete: bool = False
+        self, message: Message, integers: Integers, history: Mapping[str, str] | None = None
     ) -> tuple[Integers, dict[str, Scalar]]:
         """Return integers with masks, and more metadata of the reply.
 
@@ -206,11 +211,16 @@ class SecureAgent:
             The message, with all announcements.
         integers : array of uint64
             What is to be summed.
-        complete : bool
-            Whether the sum is over the full roster.
+        history : mapping of str to str, optional
+            What the agent has committed with every other one (`commit`), if the sum is over the
+            full roster. Masks with an agent that has another history do not cancel.
         """
+        complete = history is not None
+        if complete:
+            # Its sum shows whether the masks cancel.
+            integers = np.append(integers, np.uint64(0))
         state = self._load(message)
-        record, question = _hear(state, message)
+        record, question = _remember_question(state, message)
         participants, colluders = _announcements(message), self._colluders(message)
         context = context_of(question, participants)
         if context not in record.participants:
@@ -220,17 +230,20 @@ class SecureAgent:
             if own.used is not None:
                 raise SecureSumError("its secret was used for another sum")
             self._check_names(state, [each.name for each in participants], colluders)
-            if complete:
-                self._check_question(state, message, question)
             own.used = context
             record.participants[context] = [each.public for each in participants]
         own = next(each for each in state.secrets.values() if each.used == context)
         # The difference of two vectors with the same masks has none.
         summand = digest(integers.tobytes()).hex()
-        if own.summand not in (None, summand):
+        if complete:
+            self._check_question(state, message, question, summand)
+        else:
+            self._remember_masked(state, message, context, own)
+        vector = digest(summand, json.dumps(history, sort_keys=True)).hex()
+        if own.summand not in (None, vector):
             raise SecureSumError("its secret was used for another vector")
-        own.summand = summand
-        result = masked(integers, self.name, own.secrets, participants, context, complete=complete)
+        own.summand = vector
+        result = masked(integers, self.name, own.secrets, participants, context, history)
         more = self._announce(state, message) if complete else {}
         self._save(state)
         return result, {**more, "context": context}
@@ -272,8 +285,7 @@ class SecureAgent:
                 f"{len(signed)} agents have signed who is in the sum, and {t} must"
             )
         shares = self._shares(state, message, record.participants[context], survivors)
-        record.opened, state.opened = request, state.place
-        state.counted |= dict.fromkeys(survivors, state.place[1])
+        record.opened, state.opened = request, (*state.place, request)
         announced = self._announce(state, message) if "group" in message.metadata else {}
         self._save(state)
         return {**shares, **announced}
@@ -291,6 +303,42 @@ class SecureAgent:
                 f"its update of round {index} was in a sum that it has opened, and now the server "
                 "says that it did not count; only a rollback, with the owner's consent, undoes it"
             )
+
+    def commit(self, message: Message, history: Mapping[str, str]) -> dict[str, str]:
+        """Return the history with the accepted update of a message, or raise if it can't count.
+
+        Agents that commit the same sum get the same entries for each other. So what differs from
+        one sum over the full roster to the next are updates of at least t agents that were asked
+        the same, whatever the server has told each of them.
+
+        Parameters
+        ----------
+        message : Message
+            The first message that says that the agent's last update was accepted.
+        history : mapping of str to str
+            By the name of each other agent, a hash of all sums that both have committed.
+        """
+        state, metadata = SecretState.load(self._path), message.metadata
+        index, accepted = int(metadata["accepted_round"]), json.loads(str(metadata["accepted_sum"]))
+        context, survivors = str(accepted["context"]), list(map(str, accepted["survivors"]))
+        rollbacks, masked_round, least = state.masked.get(context, (0, None, 0))
+        if masked_round != index:
+            raise SecureSumError(f"its update of round {index} went into another sum")
+        known = state.names if self.roster is None else self.roster.keys
+        if sorted(set(survivors)) != survivors or not {self.name} <= {*survivors} <= {*known}:
+            raise SecureSumError("the list of those whose updates count is not right")
+        if len(survivors) < least:
+            raise SecureSumError(f"{len(survivors)} updates count, and {least} must")
+        committed = digest(context, *survivors).hex()
+        opened = state.opened
+        if opened is not None and opened[:2] == (rollbacks, index) and opened[2] != committed:
+            raise SecureSumError("it has opened another sum of this round")
+        new = {
+            name: digest(history.get(name, ""), committed).hex()
+            for name in survivors
+            if name != self.name
+        }
+        return {**history, **new}
 
     # -- rules --------------------------------------------------------------------------------
 
@@ -326,38 +374,40 @@ class SecureAgent:
                 raise SecureSumError(f"the announcement of {each.name} was used before")
         if complete != (own.group == ""):
             raise SecureSumError("its secret is for sums of another kind")
-        if complete:
-            self._check_complete(state, message, names)
+        if complete and not self._is_full(state, names):
+            raise SecureSumError("this sum must be over the full roster")
         if not complete and len(names) < max(own.threshold, self._minimum):
             raise SecureSumError(f"{len(names)} agents are too few for a sum")
         return own
 
-    def _check_complete(self, state: SecretState, message: Message, names: Sequence[str]) -> None:
-        """Raise unless all agents of the training are in a sum, each with all its updates.
-
-        If the server could tell one agent that its last update did not count, then the difference
-        of the sum and of that with the update would be due to this agent alone.
-        """
-        if not self._is_full(state, names):
-            raise SecureSumError("this sum must be over the full roster")
-        accepted = json.loads(str(message.metadata["accepted"]))
-        if accepted[self.name] != int(message.metadata["accepted_round"]):
-            raise SecureSumError("the server tells others another last update of this agent")
-        for name in names:
-            # An update of this round would count before the sum of the round is known.
-            if not state.counted.get(name, NO_ROUND) <= accepted[name] < state.place[1]:
-                raise SecureSumError(f"the last update of {name} can't be that of {accepted[name]}")
-
-    def _check_question(self, state: SecretState, message: Message, question: str) -> None:
-        """Raise if the agent has answered another question since its last accepted update."""
+    def _check_question(
+        self, state: SecretState, message: Message, question: str, summand: str
+    ) -> None:
+        """Raise if the agent has answered something else since its last accepted update."""
         metadata = message.metadata
         place = [int(metadata["rollbacks"]), int(metadata["accepted_round"])]
-        last = state.answered.setdefault(message.kind, [*place, question])
-        if last[:2] == place and last[2] != question:
+        asked = [*place, question]
+        last = state.answered.setdefault(message.kind, [*asked, summand])
+        if last[:2] == place and last[:3] != asked:
             raise SecureSumError(
                 f"it has answered another {message.kind} since its last accepted update"
             )
-        state.answered[message.kind] = [*place, question]
+        if last[:3] == asked and last[3] != summand:
+            # The difference of the two sums would be what has changed.
+            raise SecureSumError(
+                f"its answer to {message.kind} has changed since it gave one, for example because "
+                "its owner has changed the constraint or the data; train one more round with it"
+            )
+        state.answered[message.kind] = [*asked, summand]
+
+    def _remember_masked(
+        self, state: SecretState, message: Message, context: str, own: OwnSecret
+    ) -> None:
+        """Remember into which sum an update goes, and forget sums that can't count any more."""
+        # That of the last accepted round is kept: the agent may die before it has committed it.
+        accepted = int(message.metadata["accepted_round"])
+        state.masked = {key: each for key, each in state.masked.items() if each[1] >= accepted}
+        state.masked[context] = (*state.place, max(own.threshold, self._minimum))
 
     def _is_full(self, state: SecretState, names: Sequence[str]) -> bool:
         """Return whether these are all agents of the training."""
@@ -513,8 +563,6 @@ class SecureAgent:
         place = int(metadata["rollbacks"]), int(metadata["round"])
         if place < state.place:
             raise SecureSumError("a message of a sum that is over")
-        if place[0] > state.place[0]:
-            state.counted = {}
         if place > state.place:
             state.place, state.sums = place, {}
         return state
@@ -531,12 +579,10 @@ class SecureAgent:
         self._path.chmod(0o600)
 
 
-def _hear(state: SecretState, message: Message) -> tuple[SumRecord, str]:
+def _remember_question(state: SecretState, message: Message) -> tuple[SumRecord, str]:
     """Return the record of a sum and the hash of its question, which must not change."""
-    record, question = (
-        state.sums.setdefault(_purpose(message), SumRecord()),
-        question_digest(message),
-    )
+    record = state.sums.setdefault(_purpose(message), SumRecord())
+    question = question_digest(message)
     if record.question not in (None, question):
         raise SecureSumError("it has heard another question in the same round")
     record.question = question

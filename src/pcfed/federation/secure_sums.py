@@ -144,6 +144,7 @@ class OpenSum(SavedArchive):
 class OpenedSum(NamedTuple):
     """The sum of the updates of some agents, the survivors."""
 
+    context: str
     survivors: list[str]
     total: Integers
     refused: Mapping[str, str]
@@ -212,7 +213,8 @@ class SecureSums:
         for _ in range(attempts):
             total = self._open(masked)
             if total is not None:
-                return OpenedSum(masked.survivors, total, masked.refused, masked.metrics)
+                about = masked.context, masked.survivors
+                return OpenedSum(*about, total, masked.refused, masked.metrics)
         names = ", ".join(masked.survivors)
         return f"{masked.threshold} of {names} must open the sum of their updates, and fewer did"
 
@@ -370,7 +372,7 @@ class SecureSums:
         self._announced[COMPLETE] = {}
         listed = json.dumps([announced[name].public for name in sorted(announced)])
         more = {**metadata, "participants": listed, "next_place": str(place)}
-        request = Request(kind, more, vectors, size)
+        request = Request(kind, more, vectors, size + 1)
         replies, refused = self.exchange(dict.fromkeys(self.roster, request), len(self.roster))
         self._add_announcements(replies, place)
         missing_names = [name for name in self.roster if name not in replies]
@@ -378,10 +380,12 @@ class SecureSums:
             return {name: refused.get(name, "") for name in missing_names}
         if len({reply.metadata.get("context") for reply in replies.values()}) > 1:
             return dict.fromkeys(self.roster, "agents have heard different questions")
-        total = np.zeros(size, np.uint64)
+        total = np.zeros(size + 1, np.uint64)
         for reply in replies.values():
             total += integers_of(reply)
-        return total
+        if total[-1]:  # every agent has added 0
+            return dict.fromkeys(self.roster, "agents do not agree on whose updates count")
+        return total[:-1]
 
     # -- keys and announcements ---------------------------------------------------------------
 

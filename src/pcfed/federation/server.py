@@ -90,6 +90,8 @@ class SummedUpdates(NamedTuple):
         The usual norms of the updates.
     integers : mapping of str to Array
         The sums on the grid of a secure sum.
+    context : str
+        The hash of the circumstances of a secure sum.
     """
 
     accepted: list[str]
@@ -98,6 +100,7 @@ class SummedUpdates(NamedTuple):
     metrics: Mapping[str, Mapping[str, float]]
     norms: Mapping[str, float]
     integers: Mapping[str, Integers] = MappingProxyType({})
+    context: str = ""
 
 
 @dataclass(eq=False)
@@ -215,16 +218,20 @@ class Server:
         server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
         totals = dict(before.totals)
         add_integers(totals, updates.integers)
+        last = {**before.accepted, **dict.fromkeys(accepted, before.round)}
+        counted = {"context": updates.context, "survivors": sorted(accepted)}
+        known = {**before.sums, **({str(before.round): counted} if self._secure else {})}
         # The history is written first: what it has beyond the checkpoint is cut off on a restart.
         self._save(
             replace(
                 before,
                 round=before.round + 1,
                 vectors=server,
-                accepted={**before.accepted, **dict.fromkeys(accepted, before.round)},
+                accepted=last,
                 history=self._history.flush(),
                 norms=before.norms.after(updates.norms),
                 totals=totals,
+                sums={key: each for key, each in known.items() if int(key) in last.values()},
             )
         )
         if self._secure:
@@ -290,6 +297,7 @@ class Server:
             dict(opened.metrics),
             update_norms(means, config.algorithm),
             integers,
+            opened.context,
         )
 
     @property
@@ -453,8 +461,7 @@ class Server:
         metadata: Mapping[str, Scalar] | None = None,
     ) -> Integers:
         """Return a secure sum over all agents, or raise."""
-        more = {**(metadata or {}), "accepted": json.dumps(dict(self.state.accepted))}
-        found = secure.sum_all(kind, self._place, size, vectors or {}, more)
+        found = secure.sum_all(kind, self._place, size, vectors or {}, metadata or {})
         if isinstance(found, dict):
             raise _missing_agents(purpose, found)
         return found
@@ -575,6 +582,8 @@ class Server:
             "position": config.roster.index(name),
             "accepted_round": state.accepted[name],
         }
+        if (found := state.sums.get(str(state.accepted[name]))) is not None:
+            common["accepted_sum"] = json.dumps(found)
         return Message(kind, common, {} if kind in SUM_KINDS else {**state.vectors, **vectors})
 
     def _secure_sums(self) -> SecureSums:

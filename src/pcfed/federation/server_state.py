@@ -153,15 +153,17 @@ class ServerState(SavedArchive):
     update of each agent, ``history`` is the part of the history file that belongs to these rounds,
     ``norms`` are the usual norms of updates, and ``rollbacks`` has for each rollback the rounds
     from which and to which the training went back. ``totals`` are the sums of all accepted updates
-    as integers, if the training has a secure sum. ``scaling`` has the common means and scales of
-    the data, once they are known.
+    as integers, if the training has a secure sum, and ``sums`` has by round what agents must know
+    of the sums of their last accepted updates: the context and the survivors. ``scaling`` has the
+    common means and scales of the data, once they are known.
     """
 
     file_kind: ClassVar[str] = "checkpoint of a federation's server"
-    format: ClassVar[int] = 5
+    format: ClassVar[int] = 6
     upgrades: ClassVar[Upgrades] = {
         3: lambda metadata: _not_secure({**metadata, "norms": {}, "rollbacks": []}),
         4: lambda metadata: _not_secure(metadata),
+        5: lambda metadata: {**metadata, "sums": {}},
     }
     read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
     advice: ClassVar[str] = "restore it from a backup, or give the training another name."
@@ -175,6 +177,7 @@ class ServerState(SavedArchive):
     rollbacks: tuple[tuple[int, int], ...] = ()
     totals: Mapping[str, Integers] = field(default_factory=dict)
     scaling: Scaling | None = None
+    sums: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
         metadata = {
@@ -184,6 +187,7 @@ class ServerState(SavedArchive):
             "history": self.history,
             "norms": asdict(self.norms),
             "rollbacks": self.rollbacks,
+            "sums": dict(self.sums),
             **({} if self.scaling is None else scaling_metadata(self.scaling)),
         }
         arrays: dict[str, AnyArray] = {
@@ -206,12 +210,13 @@ class ServerState(SavedArchive):
             tuple((before, after) for before, after in metadata["rollbacks"]),
             integers_in(arrays, "totals"),
             read_scaling(metadata),
+            metadata["sums"],
         )
 
 
 def _not_secure(metadata: Metadata) -> Metadata:
     """Return the metadata of an earlier format, in which no training had a secure sum."""
-    return {**metadata, "config": {**metadata["config"], "secure": False}}
+    return {**metadata, "config": {**metadata["config"], "secure": False}, "sums": {}}
 
 
 @dataclass(frozen=True)
