@@ -74,7 +74,8 @@ def test_mlflow_gets_nothing(folder):
 def test_a_budget_that_leaves_little_but_noise_is_warned_about(folder, epsilon, warned):
     load(folder, TRAIN.replace("epsilon = 2.0", f"epsilon = {epsilon}"))
     trainer = prepare(folder / "train.toml", folder / "run")
-    result = trainer.run()
+    notified = []
+    result = trainer.run(notify=notified.append)
     found = Outcome.load(folder / "run" / "outcome.json").warnings
     seen = [each for each in found if each.kind == "large noise"]
     assert bool(seen) == warned
@@ -83,6 +84,8 @@ def test_a_budget_that_leaves_little_but_noise_is_warned_about(folder, epsilon, 
         assert seen[0].sentence.startswith(
             f"north: the noise of its privacy budget is at least {share:.0f} % of what it learns"
         )
+    # Before the first round, too.
+    assert [each.sentence for each in seen] == [text for text in notified if "noise" in text]
 
 
 def test_budgets_are_read_and_written(folder):

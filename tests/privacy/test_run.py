@@ -29,6 +29,7 @@ from pcfed.losses.linear import LinearModel
 from pcfed.losses.public import PublicLoss
 from pcfed.privacy import BudgetError, PrivateGradients
 from pcfed.sets import L1Ball, WholeSpace
+from pcfed.simulation import plan
 from pcfed.simulation.engine import Engine
 from tests.federations import ALGORITHMS, classifiers
 
@@ -90,17 +91,20 @@ def test_algorithms_read_the_records_of_private_agents_through_noise_only(name, 
             return method(self, *args, **kwargs)
 
         monkeypatch.setattr(type(problem.agents[0].loss), each, guarded)
-    # Metrics for the one who simulates are computed from the records.
+    # Metrics for the one who simulates, and the keys of noise, are computed from the records.
     evaluating = []
-    evaluate = Engine.evaluate
 
-    def evaluation(self):
-        evaluating.append(True)
-        metrics = evaluate(self)
-        evaluating.clear()
-        return metrics
+    def allowed(function):
+        def evaluation(*args):
+            evaluating.append(True)
+            found = function(*args)
+            evaluating.clear()
+            return found
 
-    monkeypatch.setattr(Engine, "evaluate", evaluation)
+        return evaluation
+
+    monkeypatch.setattr(Engine, "evaluate", allowed(Engine.evaluate))
+    monkeypatch.setattr(plan, "loss_digest", allowed(plan.loss_digest))
     # `can_clip` compares methods, which are replaced here.
     monkeypatch.setattr(LinearModel, "can_clip", True)
     assert run(problem, algorithm, **kept).status == "finished"
@@ -129,6 +133,34 @@ def test_bits_depend_neither_on_threads_nor_on_groups(name):
     np.testing.assert_array_equal(one.models, two.models)
     other = run(problem, algorithm, **{**OPTIONS, "seed": 8}, workers=1)
     assert not np.array_equal(one.models, other.models)
+
+
+def test_noise_does_not_cancel_between_runs_with_one_seed():
+    """The differences without noise would be those of single records."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    y = (X[:, 0] > 0).astype(float)
+    changed = y.copy()
+    changed[5] = 1 - changed[5]
+    order = rng.permutation(40)
+    losses = [
+        LogisticRegression(X, y),
+        LogisticRegression(X, changed),
+        LogisticRegression(X[order], y[order]),
+        LogisticRegression(X, y, l2=1e-9),
+        LeastSquares(X, y),
+    ]
+
+    def trained(loss):
+        problem = Problem([Agent(loss, WholeSpace(), privacy=Privacy(2.0, 1e-5))])
+        options = {**OPTIONS, "rounds": 1, "local_steps": 1, "batch": 1.0}
+        return run(problem, FedAvg(step=1.0), **options)
+
+    first, *others = map(trained, losses)
+    deviation = first.privacy[0].noise_multiplier * 2 / 40
+    for other in others:
+        assert np.abs(other.models - first.models).max() > 0.3 * deviation
+    np.testing.assert_array_equal(trained(losses[0]).models, first.models)
 
 
 def test_an_agent_without_a_budget_is_not_affected_in_the_first_round():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,14 @@ class Loss(ABC):
             f"{name}: a privacy budget needs a loss with clipped gradients of single samples, got "
             "one without; implement can_clip and clipped_gradients, or remove the budget."
         )
+
+    def records(self) -> Sequence[NDArray[Any]] | None:
+        """Return the arrays with the samples; None, the default, if they are not known.
+
+        By their hash the loss of a private agent is recognised (`pcfed.losses.probe`); without
+        them, that takes many gradients.
+        """
+        return None
 
     def curvature_bound(self, feature_norm: float | None) -> float:
         """Return the curvature to expect, from public numbers only; infinity by default."""

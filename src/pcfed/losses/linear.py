@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -215,6 +216,12 @@ class LinearModel(CheckedLoss):
                 G, _ = self._split(grad)
                 G += self.dtype.type(self.l2) * self._split(x)[0]
         return out
+
+    def records(self) -> Sequence[NDArray[Any]]:
+        """Return the features, for sparse ones the arrays that hold them, and the targets."""
+        matrix = self._features.matrix
+        dense = (matrix.data, matrix.indices, matrix.indptr) if is_sparse(matrix) else (matrix,)
+        return (*dense, self._targets)
 
     def curvature_bound(self, feature_norm: float | None) -> float:
         r"""Return $c (F^2 + 1) + l_2$ for rows of norm F at most; the 1 is for an intercept."""

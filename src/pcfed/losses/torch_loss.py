@@ -194,6 +194,10 @@ class TorchLoss(CheckedLoss):
         np.divide(totals.numpy(), count, out=out, casting="same_kind")
         return out
 
+    def records(self) -> Sequence[NDArray[Any]]:
+        """Return the features and the targets."""
+        return self._features.cpu().numpy(), self._targets.cpu().numpy()
+
     def accuracy(self, x: ArrayLike) -> float:
         """Return the fraction of targets for which the module has its largest output.
 

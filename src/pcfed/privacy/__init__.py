@@ -5,6 +5,7 @@ each sample is clipped, and Gaussian noise is added to their mean. The noise fol
 budget and the number of gradients (`noise_multiplier_for`), by the accountant of dp-accounting.
 """
 
+from pcfed.losses.probe import loss_digest
 from pcfed.privacy.accounting import (
     BudgetError,
     Mechanism,
@@ -12,6 +13,8 @@ from pcfed.privacy.accounting import (
     epsilon_of,
     max_gradients,
     noise_multiplier_for,
+    noise_warning,
+    relative_noise,
 )
 from pcfed.privacy.budget import Privacy
 from pcfed.privacy.gradients import NoisePlan, PrivateGradients
@@ -24,6 +27,9 @@ __all__ = [
     "PrivateGradients",
     "Spending",
     "epsilon_of",
+    "loss_digest",
     "max_gradients",
     "noise_multiplier_for",
+    "noise_warning",
+    "relative_noise",
 ]

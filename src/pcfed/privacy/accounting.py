@@ -41,6 +41,10 @@ counts. For batches that are sampled, the high ones take long: they are used onl
 the highest of the others is the smallest, and the very high ones without sampling only."""
 
 
+MAX_RELATIVE_NOISE = 0.2
+"""There is a warning if the noise of private gradients is a larger share of their length."""
+
+
 class BudgetError(ValueError):
     """A training that a privacy budget does not allow.
 
@@ -101,13 +105,26 @@ class Spending:
     noise_multiplier: float
     gradients: int
 
-    def relative_noise(self, n: int) -> float:
-        """Return the length of the noise of all gradients together, for n parameters.
 
-        It is relative to how long the sum of these gradients can be.
-        """
-        share = math.sqrt(n / self.gradients) if self.gradients else 0.0
-        return self.noise_multiplier * 2 / self.mechanism.batch_size * share
+def relative_noise(noise_multiplier: float, batch_size: int, gradients: int, n: int) -> float:
+    """Return the length of the noise of all gradients together, for n parameters.
+
+    It is relative to how long the sum of these gradients can be.
+    """
+    if not gradients:
+        return 0.0
+    return noise_multiplier * 2 / batch_size * math.sqrt(n / gradients)
+
+
+def noise_warning(name: str, relative_noise: float) -> str | None:
+    """Return a sentence if the noise is a large share of what an agent learns."""
+    if not relative_noise > MAX_RELATIVE_NOISE:
+        return None
+    return (
+        f"{name}: the noise of its privacy budget is at least {100 * relative_noise:.0f} % of what "
+        "it learns from its rows, so its model may be little more than noise; raise "
+        "privacy.epsilon, or train with more rows."
+    )
 
 
 def epsilon_of(spent: Sequence[Spending], delta: float) -> float:

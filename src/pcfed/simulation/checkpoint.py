@@ -17,6 +17,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
+from pcfed.losses.probe import probe_point
 from pcfed.problem import Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation.result import (
@@ -305,7 +306,7 @@ def probe_of(problem: Problem) -> Float64Array:
     One row per agent, at a fixed random vector. Rounding, which may depend on the number of
     threads, changes only their last digits. Of agents that are made on demand, a few are probed.
     """
-    x = np.random.RandomState(0).standard_normal(problem.n) / np.sqrt(problem.n)
+    x = probe_point(problem.n)
     rows = np.full((problem.m, 4), np.nan)
     step = max(1, problem.m // LAZY_PROBES) if problem.is_lazy else 1
     for i in range(0, problem.m, step):

@@ -19,11 +19,12 @@ from pcfed.algorithms import Algorithm, LocalContext, RunInfo
 from pcfed.algorithms.local_context import loss_points
 from pcfed.arrays import Workspace
 from pcfed.losses import Loss
+from pcfed.losses.probe import loss_digest
 from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
 from pcfed.problem import Agent, LazyAgents, Problem
 from pcfed.sampling import BatchSampler, Purpose, Sampling, random_stream, resolve_batch_size
 from pcfed.sets import WarmStart
-from pcfed.simulation.privacy import RunPrivacy, plan_privacy
+from pcfed.simulation.privacy import RunPrivacy, Spent, plan_privacy
 from pcfed.validation import count
 
 LocalSteps = int | Sequence[int] | Callable[[int], int | Sequence[int]]
@@ -137,6 +138,10 @@ class Plan:
         else:
             counts = np.array([counts_in(index) for index in rounds])
         self.privacy = plan_privacy(self._problem, self._samplers(0), counts)
+
+    def spent(self, position: int) -> Spent | None:
+        """Return what all rounds spend of the budget of an agent; None if it has none."""
+        return None if self.privacy is None else self.privacy.spent(position)
 
     @property
     def arguments(self) -> dict[str, object]:
@@ -311,6 +316,7 @@ class LocalPlan:
         self._made: dict[int, Agent] = {}
         self._warm_starts: dict[int, WarmStart] = {}
         self._constant: dict[int, BatchSampler] = {}
+        self._digests: dict[int, str] = {}
         loss = self.agent(first).loss
         self._max_group = _max_group(loss)
         self.stack = None if self.is_lazy else self._stack(range(first, self.stop))
@@ -390,7 +396,7 @@ class LocalPlan:
             stack_rows=rows,
             workspace=workspace,
             private=[
-                self._privacy.gradients(i, self.seed, index)
+                self._privacy.gradients(i, self.seed, index, self._digest(i))
                 for i in group
                 if self._privacy is not None and i in self._privacy.plans
             ],
@@ -405,6 +411,12 @@ class LocalPlan:
             if not callable(self._batch):
                 self._constant[i] = found
         return found
+
+    def _digest(self, i: int) -> str:
+        """Return the hash of the loss of a private agent, which is computed once."""
+        if i not in self._digests:
+            self._digests[i] = loss_digest(self.agent(i).loss)
+        return self._digests[i]
 
     def _shuffled(self, agent: Agent, i: int) -> Agent:
         """Return the agent with its rows in a random order, so that blocks are slices."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,6 +17,8 @@ from pcfed.privacy import (
     Spending,
     epsilon_of,
     noise_multiplier_for,
+    noise_warning,
+    relative_noise,
 )
 from pcfed.problem import Problem
 from pcfed.sampling import BatchSampler
@@ -49,9 +50,11 @@ class Spent(NamedTuple):
 
         It is relative to how long the sum of these gradients can be.
         """
-        if not self.gradients:
-            return 0.0
-        return self.noise_multiplier * 2 / self.batch_size * math.sqrt(n / self.gradients)
+        return relative_noise(self.noise_multiplier, self.batch_size, self.gradients, n)
+
+    def noise_warning(self, name: str, n: int) -> str | None:
+        """Return a sentence if the noise is a large share of what an agent learns."""
+        return noise_warning(name, self.relative_noise(n))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +72,13 @@ class RunPrivacy:
     plans: Mapping[int, NoisePlan]
     counts: NDArray[np.int64]
 
-    def gradients(self, position: int, seed: int, index: int) -> PrivateGradients:
-        """Return the gradients of an agent in a round; the secret is the seed of the run."""
+    def gradients(self, position: int, seed: int, index: int, digest: str) -> PrivateGradients:
+        """Return the gradients of an agent in a round; the secret is the seed of the run.
+
+        ``digest`` is the hash of its loss: with other records, the noise is another one.
+        """
         plan = self.plans[position]
-        key = plan.key(str(seed).encode(), "run", position, index)
+        key = plan.key(str(seed).encode(), "run", position, index, digest)
         return PrivateGradients(plan, key, int(self.counts[index, position]))
 
     @property

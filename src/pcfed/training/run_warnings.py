@@ -37,9 +37,6 @@ MAX_LOSS_RATIO = 2.0
 MIN_LOSS_SHARE = 0.05
 """A difference of training losses counts if it is at least this share of the loss at the start."""
 
-MAX_RELATIVE_NOISE = 0.2
-"""There is a warning if the noise of private gradients is a larger share of their length."""
-
 MAX_CURVATURE_FACTOR = 100.0
 """There is a warning if curvatures exceed by this factor what the loss expects."""
 
@@ -280,15 +277,9 @@ def _refused_updates(end: RunEnd) -> Iterator[RunWarning]:
 def _large_noise(end: RunEnd) -> Iterator[RunWarning]:
     """Yield agents whose privacy budget needs much noise."""
     for seen, spent in zip(end.agents, end.result.privacy, strict=False):  # empty without budgets
-        share = 0.0 if spent is None else spent.relative_noise(end.setup.problem.n)
-        if share > MAX_RELATIVE_NOISE:
-            yield RunWarning(
-                "large noise",
-                (seen.agent,),
-                f"{seen.agent}: the noise of its privacy budget is at least {100 * share:.0f} % of "
-                "what it learns from its rows, so its model may be little more than noise; raise "
-                "privacy.epsilon, or train with more rows.",
-            )
+        sentence = spent and spent.noise_warning(seen.agent, end.setup.problem.n)
+        if sentence is not None:
+            yield RunWarning("large noise", (seen.agent,), sentence)
 
 
 def _large_curvatures(end: RunEnd) -> Iterator[RunWarning]:

@@ -164,7 +164,7 @@ def _build_setup(config: Config, allow_import: bool) -> TrainingSetup:
             built = _build_agent(config, each, found.labels, scaling, bound, module, model_name)
             agents.append(built)
     problem = Problem(agents, config.center)
-    _check_run(config, problem)
+    warnings += _check_run(config, problem)
     return TrainingSetup(
         problem=problem,
         algorithm=config.algorithm,
@@ -430,8 +430,8 @@ def _ones(config: Config) -> Iterator[str]:
         yield f"{config.where}: training.participation = 1 is one agent; write 1.0 for all."
 
 
-def _check_run(config: Config, problem: Problem) -> None:
-    """Refuse, before anything is written, what `pcfed.run` would refuse."""
+def _check_run(config: Config, problem: Problem) -> list[str]:
+    """Refuse, before anything is written, what `pcfed.run` would refuse; return warnings."""
     training, where = config.training, config.where
     if isinstance(training.participation, int) and training.participation > problem.m:
         raise ValueError(
@@ -453,12 +453,11 @@ def _check_run(config: Config, problem: Problem) -> None:
     run_info = RunInfo(training.rounds, training.local_steps, batch, noisy=noisy)
     with error_context(f"{where}: algorithm"), np.errstate(all="ignore"):
         with_trial_step(config.algorithm, problem).resolved(problem, run_info)
-    if problem.is_private:
-        _check_privacy(config, problem)
+    return _check_privacy(config, problem) if problem.is_private else []
 
 
-def _check_privacy(config: Config, problem: Problem) -> None:
-    """Refuse a step that would be searched, and budgets that are too small."""
+def _check_privacy(config: Config, problem: Problem) -> list[str]:
+    """Refuse a step that would be searched, and budgets that are too small; return warnings."""
     training = config.training
     with error_context(config.where):
         if needs_step_search(config.algorithm, problem):
@@ -475,3 +474,6 @@ def _check_privacy(config: Config, problem: Problem) -> None:
             seed=training.seed,
         )
         plan.plan_privacy(config.algorithm, range(training.rounds))
+    budgets = [(name, plan.spent(i)) for i, name in enumerate(problem.names)]
+    found = [spent and spent.noise_warning(name, problem.n) for name, spent in budgets]
+    return [sentence for sentence in found if sentence is not None]

@@ -1,0 +1,46 @@
+"""What recognises a loss: its values at a fixed random point, and a hash of all that it is."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from pcfed.arrays import Float64Array
+from pcfed.losses.base import Loss
+
+HASHED_ROWS = 4096
+"""So many rows of an array are hashed at once, so that no array is copied as a whole."""
+
+
+def probe_point(n: int) -> Float64Array:
+    """Return a fixed random vector of about unit length."""
+    point: Float64Array = np.random.RandomState(0).standard_normal(n) / np.sqrt(n)
+    return point
+
+
+def loss_digest(loss: Loss) -> str:
+    """Return a hash of the records of a loss, in their order, and of the function that it is.
+
+    The function is evaluated at zero and at a random point. The hash is secret like the records.
+    """
+    kind = type(loss)
+    about = [kind.__module__, kind.__qualname__, loss.size, loss.shape, str(loss.dtype)]
+    found = hashlib.sha256(repr(about).encode())
+    records = loss.records()
+    for array in records or ():
+        found.update(repr([array.shape, str(array.dtype)]).encode())
+        for start in range(0, len(array), HASHED_ROWS):
+            found.update(np.ascontiguousarray(array[start : start + HASHED_ROWS]).tobytes())
+    if records is None:
+        # Sums over some of the samples, so that another order of the samples is another hash.
+        numbers = np.arange(loss.size)
+        bits = (numbers >> bit & 1 for bit in range(loss.size.bit_length()))
+        batches = [np.flatnonzero(part == half) for part in bits for half in (0, 1)]
+    for x in (np.zeros(loss.n), probe_point(loss.n)):
+        found.update(np.float64(loss.value(x)).tobytes() + loss.gradient(x).tobytes())
+        if records is None:
+            for rows in batches:
+                if len(rows):
+                    found.update(loss.gradient(x, rows).tobytes())
+    return found.hexdigest()
