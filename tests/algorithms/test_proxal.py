@@ -38,6 +38,16 @@ def test_equals_the_pseudocode(kind, tolerance):
     assert np.abs(mu).max() > 1e-3, "sets must bind"
 
 
+@pytest.mark.parametrize(("kind", "tolerance"), [("least squares", 8.0), ("logistic", 0.8)])
+def test_absent_agents_count_in_the_residual(kind, tolerance):
+    """With these tolerances, the residual of the participants alone would end an ADMM too early."""
+    agents, other = plain_agents(kind), {"inner_rounds": 6, "tolerance": tolerance}
+    result = run(problem_of(agents), ProxAL(**NUMBERS | other), batch=0.3, **OPTIONS)
+    x, _, outer = proxal(agents, **PAPER | other)
+    assert result.state.server["outer"][0] == outer == 1
+    np.testing.assert_allclose(result.state.server["x"], x, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("participation", [1.0, 2])
 def test_reaches_the_optimum_of_cvxpy_inside_all_sets(kind, participation):

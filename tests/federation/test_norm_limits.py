@@ -102,8 +102,8 @@ def test_statistics_have_limits_of_their_own():
 @pytest.mark.parametrize(
     "name",
     [
-        *("PCFedAvg", "PCFedSplit", "FedAvg", "Scaffold", "ProxAL"),
-        *("Ditto", "PFedMe", "PerFedAvg", "FedRep"),
+        *("PCFedAvg", "PCFedSplit", "FedAvg", "Scaffold", "ProxAL", "FedMiD", "FedDualAvg"),
+        *("Ditto", "PFedMe", "PerFedAvg", "FedRep", "PFedHN"),
     ],
 )
 def test_one_update_of_1e300_is_refused_by_default(name, tmp_path):

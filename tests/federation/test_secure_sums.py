@@ -131,8 +131,8 @@ def largest_correlation(replies, updates):
 @pytest.mark.parametrize(
     "name",
     [
-        *("PCFedAvg", "PCFedSplit", "FedAvg", "Scaffold", "ProxAL"),
-        *("Ditto", "PFedMe", "PerFedAvg", "FedRep"),
+        *("PCFedAvg", "PCFedSplit", "FedAvg", "Scaffold", "ProxAL", "FedMiD", "FedDualAvg"),
+        *("Ditto", "PFedMe", "PerFedAvg", "FedRep", "PFedHN"),
     ],
 )
 def test_no_reply_contains_a_summand(name, tmp_path):
