@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
@@ -61,6 +62,25 @@ def test_a_message_has_a_process_of_its_own(end, status, tmp_path, monkeypatch):
     assert child[0] != os.getpid()
     assert (tmp_path / "token").read_text() == "t"
     executor.reconcile()  # no child is left
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device")
+def test_a_fork_ends_even_if_its_output_can_not_be_written(monkeypatch):
+    """Otherwise it would go on in the loop of the parent, and answer other messages."""
+
+    def run_clientapp(**options):
+        sys.stdout = open("/dev/full", "w")  # noqa: SIM115 - the process ends
+        sys.stdout.write("a line")
+        raise SystemExit(3)
+
+    monkeypatch.setattr(app_runner, "run_clientapp", run_clientapp)
+    parent = os.getpid()
+    try:
+        ForkingExecutor().launch(spec())
+    finally:
+        if os.getpid() != parent:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
 
 
 def test_other_programs_start_as_flower_starts_them(monkeypatch):

@@ -142,6 +142,7 @@ def test_what_may_go_wrong_is_said_before_a_run_and_after_it(
         ("INFO :      SuperNode ID: 17", "north is connected."),
         ("north: data.csv: there must be a file", "north: data.csv: there must be a file"),
         ("\x1b[91mERROR\x1b[0m: no route", "ERROR: no route"),
+        ("north: \x1b[2Jforged\x07\rINFO: all is well", "north: [2Jforged INFO: all is well"),
         ("INFO :      Received successfully", ""),
     ],
 )

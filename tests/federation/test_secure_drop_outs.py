@@ -251,6 +251,7 @@ def test_the_server_dies_at_its_checkpoint(written, tmp_path, monkeypatch):
         assert (server.folder / OPEN_SUM).exists()
         server = restarted(server)
         assert server.state.round == 1 + written
+        assert (server.folder / OPEN_SUM).exists() != written
         server.run()
         assert check_exact(clients, server) == [[], [], []]
         server.__exit__(None, None, None)

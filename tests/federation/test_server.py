@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +27,9 @@ from pcfed.federation.keys import make_agent_key, make_keys
 from pcfed.federation.local_federation import LocalFederation
 from pcfed.federation.protocol import Message, ProtocolError
 from pcfed.federation.row_sums import Standardization, federated_scaling, read_scaling
-from pcfed.federation.server import MissingAgents
+from pcfed.federation.server import MissingAgents, Server
 from pcfed.federation.server_app import run_task
-from pcfed.federation.server_state import ServerResult, ServerState
+from pcfed.federation.server_state import ServerConfig, ServerResult, ServerState
 from pcfed.federation.status_file import Status, read_history
 from pcfed.federation.transport import to_records
 from pcfed.standardize import Scaling
@@ -173,6 +175,122 @@ def test_a_rollback_of_a_secure_training_needs_every_owner(secure_folder):
     for name in NAMES:
         change(folder, "batch = 1.0", "batch = 1.0\nrollbacks = 1", name)
     assert set(train(folder, grid).audit.values()) == {0.0}
+
+
+def test_another_secure_training_needs_every_owner(secure_folder):
+    """Otherwise a server could train again without one agent, and subtract the first sums."""
+    folder, grid = secure_folder, grid_of(secure_folder)
+    change(folder, "minimum = 3", "minimum = 3\nattempts = 1")
+    for name in NAMES:
+        change(folder, "trainings = 10", "trainings = 1", name)
+    train(folder, grid)
+    assert set(train(folder, grid, "audit").audit.values()) == {0.0}  # the same training is free
+    change(folder, 'training = "example"', 'training = "second"')
+    with pytest.raises(MissingAgents):
+        train(folder, grid)
+    refused = Status.load(folder / "server.second" / "status.json").refused["agent-1"]
+    assert "has not consented to another training with a secure sum" in refused
+    assert "trainings = 2 in the agent's file" in refused
+    assert not (folder / "agent-1.second" / "secrets.json").exists()
+    for name in NAMES:
+        change(folder, "trainings = 1 ", "trainings = 2 ", name)
+    run_task(grid, folder / "server.toml", "train")
+    change(folder, 'training = "second"', 'training = "example"')
+    change(folder, "rounds = 2", "rounds = 3")
+    assert train(folder, grid).rounds == 3
+    change(folder, 'training = "example"', 'training = "third"')
+    with pytest.raises(MissingAgents):
+        run_task(grid, folder / "server.toml", "train")
+
+
+def test_a_training_that_has_asked_for_keys_only_is_not_counted(secure_folder):
+    folder = secure_folder
+    change(folder, "minimum = 3", "minimum = 3\nattempts = 1")
+    for name in NAMES:
+        change(folder, "trainings = 10", "trainings = 1", name)
+    change(folder, 'training = "example"', 'training = "mistyped"')
+    with pytest.raises(MissingAgents):
+        run_task(grid_of(folder, NAMES[:2]), folder / "server.toml", "train")
+    assert (folder / "agent-1.mistyped" / "secrets.json").exists()
+    change(folder, 'training = "mistyped"', 'training = "example"')
+    assert train(folder, grid_of(folder)).finished == NAMES
+
+
+def test_a_plain_training_is_not_counted(folder):
+    for name in NAMES:
+        change(folder, "trainings = 10", "trainings = 0", name)
+    assert train(folder, grid_of(folder)).finished == NAMES
+
+
+def copied_rosters(folder):
+    """Return a folder with the file of agent-1, its key and the roster of all agents."""
+    copy = folder / "copy"
+    copy.mkdir()
+    for name in ("agent-1.toml", "agent-1.csv", "keys/agent-1.key", "roster.toml"):
+        source = folder / name
+        (copy / source.name).write_bytes(source.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_server_can_not_say_that_there_are_two_agents(secure, secure_folder, caplog):
+    """Trainings of two agents have no secure sum by default, but the roster has three."""
+    folder = secure_folder
+    grid = grid_of(folder)
+    grid.files[1] = copied_rosters(folder) / "agent-1.toml"
+    change(folder, "minimum = 3", "minimum = 2\nattempts = 1")
+    roster = 'roster = ["agent-1", "agent-2"]'
+    more = "\nsecure = true" if secure else ""
+    change(folder, 'roster = ["agent-1", "agent-2", "agent-3"]', roster + more)
+    for name in NAMES[1:]:  # they have no roster, and take part in plain trainings
+        if not secure:
+            change(folder, "batch = 1.0", "batch = 1.0\nsecure = false", name)
+    with pytest.raises(MissingAgents):
+        train(folder, grid)
+    secure_said = "the roster of its owner has 3 agents, and the training 2"
+    said = secure_said if secure else "its owner takes part only with a secure sum"
+    assert said in caplog.text
+    assert not (folder / "copy" / "agent-1.example" / "state.npz").exists()
+
+
+def refusals(folder, caplog, kind, change=lambda metadata: metadata):
+    """Return the log lines of an agent that gets a message with changed metadata."""
+    server = read_server_file(folder / "server.toml")
+    config = replace(ServerConfig.from_file(server), algorithm=server.algorithm)
+    with Server(config, None, folder / "attacker") as attacker:
+        message = attacker._message("agent-1", kind, {}, {})
+    metadata = change({**message.metadata, "model": server.model.model_dump_json()})
+    records = to_records(Message(kind, metadata, message.vectors))
+    caplog.clear()
+    flower_message = FlowerMessage(records, 1, "query")
+    reply = reply_to(flower_message, folder / "agent-1.toml")
+    assert reply.kind == "error"
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    "missing", ["m", "training", "model", "participants", "round", "rollbacks"]
+)
+def test_a_message_without_a_field_is_refused_in_a_sentence(missing, secure_folder, caplog):
+    def without(metadata):
+        return {key: each for key, each in metadata.items() if key != missing}
+
+    lines = refusals(secure_folder, caplog, "train", without)
+    assert len(lines) == 1
+    assert lines[0].startswith("agent-1: the message of kind 'train' is not valid (")
+
+
+def test_names_in_messages_can_not_forge_lines_of_the_log(secure_folder, caplog):
+    """A name of another agent with a line feed and an escape sequence."""
+    forged = "x\n2030-01-01 INFO agent-1: the secure sum is complete\x1b[2J"
+    members = [[name, "k", "00", "00"] for name in (forged, "agent-1", "agent-2")]
+
+    def with_members(metadata):
+        return {**metadata, "next_place": "0 0", "group": json.dumps(members)}
+
+    (line,) = refusals(secure_folder, caplog, "announce", with_members)
+    assert line.startswith("agent-1: the keys of x 2030-01-01 INFO")
+    assert line.isprintable()
 
 
 def test_nobody_can_take_a_registered_name(secure_folder):

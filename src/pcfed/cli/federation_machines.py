@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
@@ -13,6 +14,7 @@ import typer
 
 from pcfed.cli.app import errors, examples, print_error, say
 from pcfed.cli.federation import ServerOverrides, federation_app, run_training
+from pcfed.errors import one_line
 from pcfed.federation.agent_folder import AgentFolder
 from pcfed.federation.server_folder import ServerFolder
 from pcfed.federation.server_setup import write_server
@@ -171,6 +173,8 @@ def key_fingerprint(path: Path) -> str:
 
 def _show_line(name: str, line: str) -> None:
     """Show what the owner should see at once: the connection, and errors."""
+    # A line may repeat what a server sent: nothing in it may control the terminal.
+    line = one_line(re.sub("\x1b\\[[0-9;]*m", "", line))
     if "SuperNode ID" in line:
         say(f"{name} is connected.")
     elif line.startswith(f"{name}: ") or "ERROR" in line[:12] or "Exit Code" in line:

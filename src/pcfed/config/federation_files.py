@@ -410,6 +410,9 @@ class AgentFile(FileModel):
     rollbacks: CountOrZero = 0
     """How often a training with a secure sum may go back to an earlier round: every time, the
     server learns another sum with this agent's updates."""
+    trainings: CountOrZero = 1
+    """In how many trainings with a secure sum the agent takes part, each with a name of its own: if
+    their agents differ, the difference of sums tells something about few of them."""
     imports: Modules = Field(default=(), examples=[["my_algorithms"]])
     """Modules to import, beside this file or on Python's path, for example because they register
     the algorithm of the training. The server can't add to them."""

@@ -37,6 +37,7 @@ constraint = {constraint}  # on the coefficients; "whole_space" is no constraint
 # batch = 1.0             # rows in one gradient: a share, or a number
 # secure = true           # refuse trainings in which the server could read single updates
 # rollbacks = 0           # how often a secure training may go back to an earlier round
+# trainings = 1           # in how many secure trainings, by their names, to take part
 # certificate = true      # take part in certificates of trainings that are not secure
 # report = ["loss"]       # what the server may know of: loss, accuracy, infeasibility, rows
 """

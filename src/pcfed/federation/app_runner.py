@@ -69,9 +69,12 @@ def _answer(spec: ExecutionSpec) -> NoReturn:
     except BaseException:  # nobody above sees it
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # the parent's exit handlers are not for the fork
+        # Even on a full disk: the parent's loop and exit handlers are not for the fork.
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, RunInfo, Updat
 from pcfed.algorithms.grid import Grid, Integers, add_integers, encode_all, joined_integers
 from pcfed.arrays import Array, Float64Array
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
+from pcfed.federation.allowed_trainings import AllowedTrainings
 from pcfed.federation.client_state import Audit, ClientState, PendingUpdate
 from pcfed.federation.norm_limits import vector_norm
 from pcfed.federation.paths import LOCK, PRIVACY, STATE
@@ -94,6 +95,8 @@ class Client:
         Whether its owner refuses trainings without a secure sum.
     rollbacks : int
         How often a training with a secure sum may go back, as far as its owner consents.
+    trainings : AllowedTrainings, optional
+        The trainings with a secure sum that its owner allows; None allows all.
     ledger : Path, optional
         The file with what is spent of the agent's privacy budget in all trainings, if it has one;
         by default it is in the folder.
@@ -113,12 +116,14 @@ class Client:
         secure: SecureAgent | None = None,
         only_secure: bool = False,
         rollbacks: int = 0,
+        trainings: AllowedTrainings | None = None,
         ledger: Path | None = None,
     ) -> None:
         self.name, self.agent, self.folder = name, agent, folder
         self._certificate, self._report = certificate, report
         self._files, self._columns = files, columns
         self._secure, self._only_secure, self._rollbacks = secure, only_secure, rollbacks
+        self._trainings = trainings
         size = resolve_batch_size(batch, agent.loss.size, agent=name)
         self._batches = BatchSampler(agent.loss.size, size)
         self._ledger = self._privacy_ledger(ledger)
@@ -326,6 +331,10 @@ class Client:
         if not secure:
             return
         agent = self._secure_agent()
+        if self._trainings is not None:
+            # Keys alone reveal nothing.
+            remember = message.kind not in SUM_KINDS
+            self._trainings.check(str(message.metadata["training"]), remember=remember)
         if int(message.metadata["rollbacks"]) > self._rollbacks:
             raise ProtocolError(
                 "its owner has not consented to go back; the owner can, with rollbacks = "

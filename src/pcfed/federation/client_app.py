@@ -19,12 +19,13 @@ from pcfed.config.federation_files import AgentFile, ServerModel, read_agent_fil
 from pcfed.config.imports import import_modules
 from pcfed.data.encoding import Encoding, numeric_target
 from pcfed.data.tables import Table, read_table
-from pcfed.errors import join_names, short_repr
+from pcfed.errors import join_names, one_line, short_repr
 from pcfed.extras import MissingExtra
 from pcfed.federation.agent_report import AgentFiles
+from pcfed.federation.allowed_trainings import AllowedTrainings
 from pcfed.federation.client import BEFORE_TRAINING, Client
 from pcfed.federation.identity import Identity, Roster
-from pcfed.federation.paths import PRIVACY, SECRETS, training_directory
+from pcfed.federation.paths import PRIVACY, SECRETS, TRAININGS, training_directory
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError, Scalar
 from pcfed.federation.row_sums import read_scaling
 from pcfed.federation.secure_agent import SecureAgent
@@ -56,19 +57,30 @@ def reply_to(message: FlowerMessage, path: Path) -> Message:
     Most errors could reveal something about the data or the constraint. They go to the agent's own
     log, and the server learns only that there was one.
     """
-    name = "?"
+    name = kind = "?"
     try:
         file = read_agent_file(path)
         name = file.name
         received = from_records(message.content)
-        if received.kind == "hello":
+        kind = received.kind
+        if kind == "hello":
             return _hello(path, name, received)
         return _client(path, file, received).handle(received)
     except Exception as error:  # files and messages may be wrong in any way
-        logging.getLogger("pcfed").error("%s: %s", name, error)
+        logging.getLogger("pcfed").error("%s: %s", name, _sentence(error, kind))
         public = isinstance(error, ProtocolError)
-        reason = str(error) if public else "it could not answer; its own log says why"
+        reason = one_line(str(error)) if public else "it could not answer; its own log says why"
         return Message("error", {"name": name, "protocol": PROTOCOL_VERSION, "reason": reason})
+
+
+def _sentence(error: Exception, kind: str) -> str:
+    """Return a line for the log: an error of a file or of the message, which may contain anything.
+
+    What is not said in a sentence, such as a missing key, is due to the message.
+    """
+    if isinstance(error, (ValueError, OSError, ImportError, MemoryError)):
+        return one_line(str(error))
+    return f"the message of kind {short_repr(kind)} is not valid ({type(error).__name__})"
 
 
 def _hello(path: Path, name: str, received: Message) -> Message:
@@ -86,10 +98,11 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
     import_modules(file.imports, path)
     model = ServerModel.model_validate_json(str(message.metadata["model"]))
     folder = training_directory(path, str(message.metadata["training"]))
-    identity, secure = Identity.beside(path, file.name), None
+    identity, roster, secure = Identity.beside(path, file.name), Roster.beside(path), None
     if identity is not None:
-        roster = Roster.beside(path)
         secure = SecureAgent(file.name, identity, folder / SECRETS, roster)
+    # The server could say that there are fewer agents than there are.
+    num_agents = max(int(message.metadata["m"]), 0 if roster is None else len(roster.keys))
     scaling = read_scaling(message.metadata, len(model.features))
     if model.standardize and scaling is None and message.kind not in BEFORE_TRAINING:
         raise ProtocolError("the server standardizes the data, and sent no means and scales")
@@ -108,9 +121,10 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
         files=AgentFiles(file, model, scaling),
         columns=_standardized_columns(rows, model),
         secure=secure,
-        only_secure=file.only_secure(int(message.metadata["m"])),
+        only_secure=file.only_secure(num_agents),
         rollbacks=file.rollbacks,
-        # In all trainings together: the file is beside that of the agent.
+        # In all trainings together: these files are beside that of the agent.
+        trainings=AllowedTrainings(path.with_name(f"{file.name}.{TRAININGS}"), file.trainings),
         ledger=path.with_name(f"{file.name}.{PRIVACY}"),
     )
 

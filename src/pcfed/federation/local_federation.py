@@ -51,6 +51,7 @@ personalization = 0.5  # of the loss at the own model: 0 none, as in the paper, 
 batch = 1.0
 certificate = true
 report = ["loss"]
+trainings = 10  # with a secure sum, by their names; 1 by default
 """
 
 

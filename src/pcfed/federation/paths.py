@@ -10,6 +10,7 @@ server.heating/                  north.heating/
     open_sum.npz                     secrets.json    of secure sums
 
 north.privacy.json, beside the agent's file: what all trainings have spent of a privacy budget
+north.trainings.json, there, too: the names of the trainings with a secure sum
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
 STATE, MODEL, REPORT = "state.npz", "model.npz", "report.html"
 EARLIER = "earlier"
 SECRETS, OPEN_SUM, ROSTER = "secrets.json", "open_sum.npz", "roster.toml"
-PRIVACY = "privacy.json"
+PRIVACY, TRAININGS = "privacy.json", "trainings.json"
 
 
 def training_directory(file: Path, training: str) -> Path:

@@ -11,7 +11,6 @@ The file also has the secret from which noise and batches are drawn; nobody else
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from pcfed.privacy import (
     epsilon_of,
     noise_multiplier_for,
 )
+from pcfed.storage.atomic import private_files
 from pcfed.storage.locks import exclusive_lock
 from pcfed.storage.saved import Metadata, SavedJson
 
@@ -222,12 +222,9 @@ class PrivacyLedger:
         return LedgerFile.load(self.path)
 
     def _save(self, file: LedgerFile) -> None:
-        """Write the file, which only the owner may read, before and after it is renamed."""
-        mask = os.umask(0o077)
-        try:
+        """Write the file, which only the owner may read."""
+        with private_files():
             file.save(self.path)
-        finally:
-            os.umask(mask)
 
 
 def _plans(file: LedgerFile) -> Sequence[Spending]:

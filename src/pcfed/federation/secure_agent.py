@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
 from pcfed.algorithms.grid import Integers
-from pcfed.errors import one_line
+from pcfed.errors import one_line, short_repr
 from pcfed.extras import MissingExtra
 from pcfed.federation.identity import Identity, Roster, digest, is_signed
 from pcfed.federation.masking import (
@@ -44,7 +45,8 @@ from pcfed.federation.masking import (
 )
 from pcfed.federation.protocol import Message, Scalar, question_digest
 from pcfed.federation.server_state import Place
-from pcfed.storage.saved import Metadata, SavedJson
+from pcfed.storage.atomic import private_files
+from pcfed.storage.saved import InvalidFile, Metadata, SavedJson
 
 try:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -152,6 +154,35 @@ class SecretState(SavedJson):
         return cls(**{**contents, **more})
 
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Method = Callable[Concatenate["SecureAgent", Message, Parameters], Result]
+
+
+def _refuses_invalid(method: Method[Parameters, Result]) -> Method[Parameters, Result]:
+    """Make a method say in a sentence that a message has missing or wrong fields."""
+
+    @wraps(method)
+    def checked(
+        self: SecureAgent,
+        message: Message,
+        /,
+        *arguments: Parameters.args,
+        **options: Parameters.kwargs,
+    ) -> Result:
+        try:
+            return method(self, message, *arguments, **options)
+        except (SecureSumError, InvalidFile):
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise SecureSumError(
+                f"the message of kind {short_repr(message.kind)} is not valid "
+                f"({type(error).__name__})"
+            ) from error
+
+    return checked
+
+
 class SecureAgent:
     """One agent in secure sums.
 
@@ -176,6 +207,7 @@ class SecureAgent:
 
     # -- messages -----------------------------------------------------------------------------
 
+    @_refuses_invalid
     def introduce(self, message: Message) -> dict[str, Scalar]:
         """Answer ``introduce``: tell the agent's public keys."""
         state = self._load(message)
@@ -184,6 +216,7 @@ class SecureAgent:
         introduction = Introduction.of(state.training, self.name, self.identity, box)
         return {"introduction": json.dumps(introduction)}
 
+    @_refuses_invalid
     def announce(self, message: Message) -> dict[str, Scalar]:
         """Answer ``announce``: make new secrets, and announce them."""
         state = self._load(message)
@@ -191,6 +224,7 @@ class SecureAgent:
         self._save(state)
         return announced
 
+    @_refuses_invalid
     def remember_question(self, message: Message) -> None:
         """Remember what is asked of the agent's update, before it is computed.
 
@@ -200,6 +234,7 @@ class SecureAgent:
         _remember_question(state, message)
         self._save(state)
 
+    @_refuses_invalid
     def mask(
         self, message: Message, integers: Integers, history: Mapping[str, str] | None = None
     ) -> tuple[Integers, dict[str, Scalar]]:
@@ -248,6 +283,7 @@ class SecureAgent:
         self._save(state)
         return result, {**more, "context": context}
 
+    @_refuses_invalid
     def confirm(self, message: Message) -> dict[str, Scalar]:
         """Answer ``confirm``: sign who is in the sum."""
         state = self._load(message)
@@ -259,6 +295,7 @@ class SecureAgent:
         signature = self.identity.sign("survivors", context, *survivors)
         return {"signature": signature.hex()}
 
+    @_refuses_invalid
     def unmask(self, message: Message) -> dict[str, Scalar]:
         """Answer ``unmask``: open the shares of own masks of survivors, and of keys of others."""
         state = self._load(message)
@@ -290,6 +327,7 @@ class SecureAgent:
         self._save(state)
         return {**shares, **announced}
 
+    @_refuses_invalid
     def check_accepted(self, message: Message) -> None:
         """Refuse to go on if an update that the agent has helped to open does not count."""
         if not self._path.exists():
@@ -304,6 +342,7 @@ class SecureAgent:
                 "says that it did not count; only a rollback, with the owner's consent, undoes it"
             )
 
+    @_refuses_invalid
     def commit(self, message: Message, history: Mapping[str, str]) -> dict[str, str]:
         """Return the history with the accepted update of a message, or raise if it can't count.
 
@@ -575,8 +614,8 @@ class SecureAgent:
         state.secrets = {
             key: each for key, each in state.secrets.items() if key in kept or each.used in contexts
         }
-        state.save(self._path)
-        self._path.chmod(0o600)
+        with private_files():
+            state.save(self._path)
 
 
 def _remember_question(state: SecretState, message: Message) -> tuple[SumRecord, str]:

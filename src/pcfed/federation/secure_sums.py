@@ -218,9 +218,11 @@ class SecureSums:
         names = ", ".join(masked.survivors)
         return f"{masked.threshold} of {names} must open the sum of their updates, and fewer did"
 
-    def forget_open_sum(self) -> None:
-        """Forget the sum of a round that is in the checkpoint."""
-        (self.folder / OPEN_SUM).unlink(missing_ok=True)
+    def forget_open_sum(self, place: Place | None = None) -> None:
+        """Forget the sum of a round that is in the checkpoint, unless it is that of this place."""
+        path = self.folder / OPEN_SUM
+        if place is None or (path.exists() and OpenSum.load(path).place != place):
+            path.unlink(missing_ok=True)
 
     def _masked_sum(self, place: Place, size: int, minimum: int) -> OpenSum | str:
         """Return the masked sum of a round, with all signatures, or what is missing."""

@@ -134,6 +134,8 @@ class Server:
         path = self.folder / CHECKPOINT
         self.state = self._resume(path) if path.exists() else self._start()
         self._secure = self._secure_sums() if self.config.secure else None
+        if self._secure:  # the server may have died between the checkpoint and forgetting the sum
+            self._secure.forget_open_sum(self._place)
         self._history = Journal(self.folder / HISTORY, self.state.history)
         self._course = Course(read_history(self.folder / HISTORY, self.state.round))
         if self.state.history is None:

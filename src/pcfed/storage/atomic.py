@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -65,6 +66,16 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], object])
         sync_directory(path.parent)
     except OSError as error:
         raise FileError(path, error) from None
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Make files that only their owner may read, also before they are renamed."""
+    mask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(mask)
 
 
 def sync_directory(folder: Path) -> None:
