@@ -16,6 +16,7 @@ from pcfed.federation import Client
 from pcfed.federation.privacy_ledger import LedgerFile, PrivacyLedger
 from pcfed.federation.protocol import Message, ProtocolError
 from pcfed.federation.server import MissingAgents
+from pcfed.losses import SoftmaxRegression
 from pcfed.privacy import Mechanism, PrivateGradients, epsilon_of
 from tests.federation.in_process import RefusingTransport, federation, history, models
 from tests.federations import classifiers
@@ -115,7 +116,7 @@ def test_a_second_training_needs_more_budget(tmp_path):
     mechanism = Mechanism.of(agent.loss.size, 15, "without_replacement")
 
     def charge(budget, training):
-        PrivacyLedger(path, budget, mechanism).charge(training, 3, 10, "question")
+        PrivacyLedger(path, budget).charge(training, 3, 10, "question", mechanism)
 
     charge(BUDGET, "first")
     with pytest.raises(ProtocolError, match=r"spent; its owner can raise privacy\.epsilon"):
@@ -128,7 +129,7 @@ def test_a_second_training_needs_more_budget(tmp_path):
         charge(BUDGET, "first")  # the owner has lowered it again
 
     def can_pay(budget, gradients):
-        return PrivacyLedger(path, budget, mechanism).can_pay("second", gradients)
+        return PrivacyLedger(path, budget).can_pay("second", gradients)
 
     raised = replace(BUDGET, epsilon=6.0)
     assert can_pay(raised, 27)
@@ -136,31 +137,128 @@ def test_a_second_training_needs_more_budget(tmp_path):
     assert can_pay(replace(BUDGET, epsilon=9.0), 28)
 
 
-def test_a_repeat_has_the_same_answer_and_another_broadcast_is_another_round(tmp_path, answers):
+@pytest.fixture
+def asking(tmp_path, answers):
+    """Return a function that asks an agent which forgot its pending update, and a message."""
     problem = private()
-    with federation(tmp_path, FedAvg(step=0.1), 4, problem=problem) as (_, clients, server):
+    with federation(tmp_path, FedAvg(step=0.1), 20, problem=problem) as (_, _, server):
         message = server._messages("train", {}, {})["north"]
 
-        def ask(message):
-            """Return the reply of an agent that forgot its pending update."""
-            clients["north"].state_path.unlink(missing_ok=True)
+        def ask(metadata=None, agent=problem.agents[0], **vectors):
+            """Return the first gradient, and how many are spent."""
+            client = Client("north", agent, tmp_path / "north", batch=0.3)
+            client.state_path.unlink(missing_ok=True)
             before = len(answers)
-            reply = clients["north"].handle(message).vectors["delta"]
-            return reply, [out for _, out in answers[before:]]
+            asked = {**message.metadata, **(metadata or {})}
+            client.handle(Message("train", asked, {**message.vectors, **vectors}))
+            return np.frombuffer(answers[before][1]), ledger(tmp_path).trainings[0].spent
 
-        first, noise = ask(message)
-        assert ledger(tmp_path).trainings[0].spent == 3
-        again, same = ask(message)
+        yield ask, problem.agents[0], message
+
+
+def test_a_repeat_has_the_same_answer_and_counts_once(asking):
+    ask, _, message = asking
+    first, spent = ask()
+    assert spent == message.metadata["steps"] == 3
+    for same in ({}, {"rollbacks": 1}, {"participants": "others"}):
+        again, spent = ask(same)
         np.testing.assert_array_equal(first, again)
-        assert noise == same
-        assert ledger(tmp_path).trainings[0].spent == 3
-        vectors = {"x": message.vectors["x"] + 1e-9}
-        _, other = ask(Message("train", message.metadata, vectors))
-        assert ledger(tmp_path).trainings[0].spent == 6
-        difference = np.frombuffer(other[0]) - np.frombuffer(noise[0])
-        assert np.abs(difference).max() > 0.01  # the noise does not cancel
-        _, other = ask(Message("train", {**message.metadata, "seed": 99}, message.vectors))
-        assert other == noise  # the seed of the server counts for nothing
+        assert spent == 3
+
+
+def exchanged(agent, **changes):
+    """Return the agent with other rows or another loss."""
+    loss = agent.loss
+    X, y = changes.pop("X", loss._features.matrix), changes.pop("y", loss._targets)
+    options = {"classes": loss.classes, "intercept": loss.intercept, "l2": loss.l2, **changes}
+    return replace(agent, loss=SoftmaxRegression(X, y, **options), test=None)
+
+
+def test_other_questions_and_other_records_have_other_noise_and_count(asking):
+    """The attacks of a server, and of who waits until the owner corrects a row."""
+    ask, agent, message = asking
+    X, y = agent.loss._features.matrix, agent.loss._targets
+    other, labels = X.copy(), y.copy()
+    other[3] += 1e-9
+    labels[3] = (labels[3] + 1) % agent.loss.classes
+    asked = [
+        {"x": message.vectors["x"] + 1e-12},
+        {"metadata": {"seed": 99}},
+        {"metadata": {"center": "free"}},
+        {"metadata": {"scaling": "1"}},
+        {"metadata": {"model": "another"}},
+        {"metadata": {"step": 0.11, "rollbacks": 1}},
+        {"metadata": {"steps": 2}},
+        {"agent": exchanged(agent, X=other)},
+        {"agent": exchanged(agent, X=X[:, ::-1])},
+        {"agent": exchanged(agent, y=labels)},
+        {"agent": exchanged(agent, X=X[::-1], y=y[::-1])},
+        {"agent": exchanged(agent, l2=1e-9)},
+        {"agent": replace(agent, coupling=agent.coupling + 1e-9)},
+    ]
+    first, spent = ask()
+    for each in asked:
+        gradient, more = ask(**each)
+        assert np.abs(gradient - first).max() > 0.1  # noise that cancels leaves at most 0.02
+        assert more == spent + each.get("metadata", {}).get("steps", 3)
+        spent = more
+
+
+@pytest.mark.parametrize("steps", [0, -1000])
+def test_rounds_without_steps_are_refused(asking, tmp_path, steps):
+    ask, _, _ = asking
+    ask()
+    with pytest.raises(ProtocolError, match=f"must have a local step or more, got {steps}"):
+        ask({"steps": steps})
+    assert ledger(tmp_path).trainings[0].spent == 3
+    file = PrivacyLedger(tmp_path / "privacy.json", BUDGET)
+    with pytest.raises(ProtocolError, match="must have at least one gradient"):
+        file.charge("t", steps, 1, "question", Mechanism(50, 50, is_sampled=False))
+
+
+def test_a_ledger_that_gained_something_is_not_read(asking, tmp_path):
+    ask, _, _ = asking
+    ask()
+    path = tmp_path / "north" / "privacy.json"
+    path.write_text(path.read_text().replace('"spent": 3', '"spent": -997'))
+    with pytest.raises(ValueError, match="not a valid privacy ledger: a number of gradients is"):
+        ask()
+
+
+def test_a_training_that_has_begun_needs_its_ledger(tmp_path):
+    options = {"problem": private(), "transport": RefusingTransport}
+    with federation(tmp_path, FedAvg(step=0.1), 3, **options) as (_, _, server):
+        server.run_round()
+        path = tmp_path / "north" / "privacy.json"
+        kept = path.read_text()
+        path.unlink()
+        server.run_round()
+        refused = history(server)[1]["refused"]["north"]
+        assert "its privacy ledger does not have this training, which has begun" in refused
+        assert not path.exists()
+        path.write_text(kept)
+        server.run_round()
+        assert "north" in history(server)[2]["accepted"]
+
+
+def test_errors_of_an_algorithm_do_not_blame_the_feature_norm(tmp_path, monkeypatch):
+    def wrong(self, problem, run_info):
+        raise ValueError("something else")
+
+    monkeypatch.setattr(FedAvg, "resolved", wrong)
+    options = {"problem": private(), "transport": RefusingTransport}
+    with federation(tmp_path, FedAvg(step=0.1), 1, **options) as (_, _, server):
+        server.run_round()
+        assert history(server)[0]["refused"]["north"] == "something else"
+
+
+@pytest.mark.parametrize(("epsilon", "warned"), [(0.1, 1), (500.0, 0)])
+def test_much_noise_is_in_the_log_of_the_agent_once(tmp_path, caplog, epsilon, warned):
+    problem = private(budget=Privacy(epsilon, 1e-5))
+    with federation(tmp_path, FedAvg(step=0.1), 3, problem=problem) as (_, _, server):
+        server.run()
+    texts = [each.getMessage() for each in caplog.records]
+    assert len([text for text in texts if "the noise of its privacy budget is" in text]) == warned
 
 
 def test_certificates_standardization_and_scores_are_refused(tmp_path):

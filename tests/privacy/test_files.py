@@ -11,6 +11,8 @@ from pcfed.config.train_file import load_config, read_config
 from pcfed.federation import Server, ServerConfig, client_app
 from pcfed.federation.privacy_ledger import LedgerFile
 from pcfed.federation.protocol import Message, ProtocolError
+from pcfed.federation.row_sums import scaling_metadata
+from pcfed.standardize import Scaling
 from pcfed.training import prepare
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
@@ -176,3 +178,83 @@ def test_an_agent_of_a_federation_takes_its_budget_from_its_file(folder):
     message = server._messages("totals", {}, {})["north"]
     with pytest.raises(ProtocolError, match="standardization is computed from the records"):
         list(Transport().exchange({"north": message}, 1))
+
+
+@pytest.fixture
+def asking(folder, monkeypatch):
+    """Return a function that sends an agent a message; files that it reads are in a list."""
+    path, found, rounds = folder / "agent.toml", [], 30
+    text = 'name = "north"\nfile = "north.csv"\ntarget = "y"\nbatch = 1.0\n'
+    read_rows = client_app.read_rows
+
+    def reading(*args):
+        found.append(args)
+        return read_rows(*args)
+
+    monkeypatch.setattr(client_app, "read_rows", reading)
+
+    def ask(epsilon=2.0, metadata=None, **model):
+        path.write_text(f"{text}privacy = {{epsilon = {epsilon}, delta = 1e-5}}\n")
+        given = {"kind": "logistic", "features": ["a", "b"], "labels": ["0", "1"]}
+        spec = ServerModel(**{**given, "intercept": False, **model})
+        config = ServerConfig("heating", ("north",), spec.n, FedAvg(step=0.1), rounds)
+        with Server(config, None, folder / f"server {spec.n}") as server:
+            message = server._messages("train", {}, {})["north"]
+        asked = {**message.metadata, "model": spec.model_dump_json(), **(metadata or {})}
+        message = Message("train", asked, message.vectors)
+        return client_app._client(path, read_agent_file(path), message).handle(message)
+
+    return ask, found
+
+
+def test_a_server_does_not_learn_about_records_by_scaling_them(asking, folder):
+    ask, read = asking
+    for size in (1e-308, 1.0):
+        scale = Scaling(np.zeros(2), np.array([size, 1.0]), intercept=False, target_mean=0.0)
+        with pytest.raises(ProtocolError, match="standardization is computed from the records"):
+            ask(metadata=scaling_metadata(scale))
+    assert read == []
+    assert not (folder / "north.privacy.json").exists()
+
+
+def test_a_budget_belongs_to_one_model(asking):
+    ask, read = asking
+    with pytest.raises(ValueError, match="must contain labels of the training"):
+        ask(labels=["0", "9"])
+    assert len(read) == 1
+    for other in ({}, {"features": ["a"]}, {"labels": ["1", "9"]}, {"dtype": "float32"}):
+        with pytest.raises(ProtocolError, match="its privacy budget belongs to another model"):
+            ask(**other)
+    assert len(read) == 1
+    ask(epsilon=2.5)
+    with pytest.raises(ProtocolError, match=r"changing privacy\.epsilon"):
+        ask(epsilon=2.5, features=["b", "a"])
+    assert len(read) == 2
+    # Of models that have been read already, nothing new is said.
+    with pytest.raises(ValueError, match="must contain labels of the training"):
+        ask(epsilon=2.5, labels=["0", "9"])
+
+
+def test_another_regulariser_has_other_noise_and_counts(asking, folder):
+    ask, _ = asking
+    replies = [ask().vectors["delta"]]
+    for k, l2 in enumerate((0.0, 1e-9, 1e-6), start=1):
+        replies.append(ask(l2=l2, metadata={"rollbacks": k}).vectors["delta"])
+    np.testing.assert_array_equal(*replies[:2])
+    for i in (1, 2):
+        assert np.abs(replies[i + 1] - replies[i]).max() > 1e-3
+    (entry,) = LedgerFile.load(folder / "north.privacy.json").trainings
+    assert entry.spent == 3
+
+
+def test_a_row_that_is_corrected_does_not_show_without_noise(asking, folder):
+    ask, _ = asking
+    first = ask().vectors["delta"]
+    path = folder / "north.csv"
+    lines = path.read_text().split("\n")
+    path.write_text("\n".join([*lines[:5], "9.0,-9.0,0", *lines[6:]]))
+    other = ask(metadata={"rollbacks": 1}).vectors["delta"]
+    # One step of 0.1 with a clip of 1: the row alone moves the update by 0.1 · 2 / 60 at most.
+    assert np.abs(other - first).max() > 0.1 * 2 / 60
+    (entry,) = LedgerFile.load(folder / "north.privacy.json").trainings
+    assert entry.spent == 2

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,26 +33,32 @@ from pcfed.federation.privacy_ledger import PrivacyLedger
 from pcfed.federation.protocol import (
     MASKED,
     NO_ROUND,
+    NOT_ASKED,
     PROTOCOL_VERSION,
     SUM_KINDS,
     Message,
     ProtocolError,
     Scalar,
-    algorithm_metadata,
     audit_digest,
     audit_directions,
     check_version,
     integer_products,
     is_secure,
+    question_digest,
     read_algorithm,
     read_round_info,
-    round_metadata,
 )
 from pcfed.federation.rollback import earlier_state, keep_state, remove_unneeded
 from pcfed.federation.row_sums import ROW_SUMS, SQUARES, TOTALS, row_sums_reply
 from pcfed.guarantees.federated_certificate import REPLY_VECTORS, certificate_reply, summands
-from pcfed.privacy import Mechanism, PrivateGradients
-from pcfed.problem import Agent, Problem
+from pcfed.privacy import (
+    Mechanism,
+    PrivateGradients,
+    loss_digest,
+    noise_warning,
+    relative_noise,
+)
+from pcfed.problem import Agent, MissingFeatureNorm, Problem
 from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.locks import exclusive_lock
@@ -130,7 +137,7 @@ class Client:
 
     def _privacy_ledger(self, path: Path | None) -> PrivacyLedger | None:
         """Return what is spent of the agent's privacy budget; None if it has none."""
-        privacy, batches = self.agent.privacy, self._batches
+        privacy = self.agent.privacy
         if privacy is None:
             return None
         if unknown := set(self._report) - {*PUBLIC_METRICS}:
@@ -138,8 +145,7 @@ class Client:
                 f"{self.name}: report must have only {', '.join(PUBLIC_METRICS)} where there is a "
                 f"privacy budget, got {', '.join(sorted(unknown))}; remove the others."
             )
-        mechanism = Mechanism.of(batches.num_samples, batches.batch_size, batches.sampling)
-        return PrivacyLedger(path or self.folder / PRIVACY, privacy, mechanism)
+        return PrivacyLedger(path or self.folder / PRIVACY, privacy)
 
     @property
     def state_path(self) -> Path:
@@ -160,6 +166,8 @@ class Client:
         with exclusive_lock(self.folder / LOCK):
             self._check_privacy(message)
             state = self._load_state(algorithm, message)
+            if self._ledger is not None and (state.pending or state.accepted != NO_ROUND):
+                self._ledger.check_begun(state.training)
             self._check_secure(state, message)
             state = self._follow_rollbacks(algorithm, state, message)
             state = self._settle_pending(algorithm, state, message)
@@ -207,14 +215,20 @@ class Client:
         left = max(1, int(metadata["rounds"]) - index)
         try:
             algorithm.resolved(Problem([self.agent]), RunInfo(left, steps, noisy=True))
-        except ValueError:  # before anything is counted
+        except MissingFeatureNorm:  # before anything is counted
             raise ProtocolError(
                 f"{type(algorithm).__name__} needs privacy.feature_norm in the agent's file"
             ) from None
-        question = _question(self.agent, state, message)
-        training = str(metadata["training"])
-        plan, secret = self._ledger.charge(training, gradients, left, question)
-        return [PrivateGradients(plan, plan.key(secret, training, index), gradients)]
+        training, question = str(metadata["training"]), _question(self.agent, state, message)
+        batches, n = self._batches, self.agent.loss.n
+        mechanism = Mechanism.of(batches.num_samples, batches.batch_size, batches.sampling)
+        charge = self._ledger.charge(training, gradients, left, question, mechanism)
+        if (plan := charge.new_plan) is not None:
+            noise = plan.noise_multiplier, batches.batch_size, plan.gradients
+            if (warning := noise_warning(self.name, relative_noise(*noise, n))) is not None:
+                logging.getLogger("pcfed").warning("%s", warning)
+        key = charge.noise.key(charge.secret, question)
+        return [PrivateGradients(charge.noise, key, gradients)]
 
     def model(self, server: Mapping[str, Array], algorithm: Algorithm) -> Array:
         """Return the agent's own model, from the server's vectors and the saved state."""
@@ -471,6 +485,8 @@ class Client:
     def _train(self, algorithm: Algorithm, state: ClientState, message: Message) -> ClientState:
         """Return the state with the update of the round pending."""
         metadata, round_info = message.metadata, read_round_info(message.metadata)
+        if int(metadata["steps"]) < 1:
+            raise ProtocolError(f"a round must have a local step or more, got {metadata['steps']}")
         last = -1 if state.pending is None else state.pending.round_info.index
         if last == round_info.index:
             # The server may have received the update of the first request, and accept either
@@ -519,16 +535,16 @@ class Client:
 
 
 def _question(agent: Agent, state: ClientState, message: Message) -> str:
-    """Return a digest of all that the gradients of a round depend on, beside the records."""
-    own = [agent.privacy, agent.constraint, agent.coupling, agent.personalization]
-    keys = ("training", "position", "steps", *algorithm_metadata(read_algorithm(message.metadata)))
-    info = read_round_info(message.metadata)
-    asked = [*(message.metadata.get(key) for key in keys), round_metadata(info)]
-    text = json.dumps([*map(repr, own), *asked])
+    """Return a digest of all that the gradients of a round depend on."""
+    # After a rollback, the state and the vectors tell whether the question is the same.
+    asked = question_digest(message, (NOT_ASKED | {"rollbacks"}) - {"position"})
+    own = [agent.privacy, agent.feasible_set, agent.coupling, agent.personalization]
+    with one_blas_thread():
+        text = repr([asked, loss_digest(agent.loss), *own])
     found = hashlib.sha256(text.encode())
-    for vectors in (message.vectors, state.private):
-        for name in sorted(vectors):
-            found.update(name.encode() + np.ascontiguousarray(vectors[name], np.float64).tobytes())
+    for name, vector in sorted(state.private.items()):
+        found.update(repr([name, vector.shape]).encode())
+        found.update(np.ascontiguousarray(vector, np.float64).tobytes())
     return found.hexdigest()
 
 

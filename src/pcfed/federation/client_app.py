@@ -6,6 +6,7 @@ directory beside that file, one for each training.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from pathlib import Path
@@ -26,8 +27,9 @@ from pcfed.federation.allowed_trainings import AllowedTrainings
 from pcfed.federation.client import BEFORE_TRAINING, Client
 from pcfed.federation.identity import Identity, Roster
 from pcfed.federation.paths import PRIVACY, SECRETS, TRAININGS, training_directory
+from pcfed.federation.privacy_ledger import PrivacyLedger
 from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError, Scalar
-from pcfed.federation.row_sums import read_scaling
+from pcfed.federation.row_sums import SCALING, read_scaling
 from pcfed.federation.secure_agent import SecureAgent
 from pcfed.federation.transport import from_records, to_records
 from pcfed.problem import Agent
@@ -103,13 +105,18 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
         secure = SecureAgent(file.name, identity, folder / SECRETS, roster)
     # The server could say that there are fewer agents than there are.
     num_agents = max(int(message.metadata["m"]), 0 if roster is None else len(roster.keys))
+    # Together with the agent's file, this is for all trainings.
+    ledger = path.with_name(f"{file.name}.{PRIVACY}")
+    if file.privacy is not None:
+        if model.standardize or SCALING in message.metadata:
+            raise ProtocolError(
+                "its owner has set a privacy budget, and standardization is computed from the "
+                "records"
+            )
+        PrivacyLedger(ledger, file.privacy).bind_model(_reading_digest(model))
     scaling = read_scaling(message.metadata, len(model.features))
     if model.standardize and scaling is None and message.kind not in BEFORE_TRAINING:
         raise ProtocolError("the server standardizes the data, and sent no means and scales")
-    if model.standardize and file.privacy is not None:
-        raise ProtocolError(
-            "its owner has set a privacy budget, and standardization is computed from the records"
-        )
     rows = read_rows(path, file, model)
     return Client(
         file.name,
@@ -125,8 +132,14 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
         rollbacks=file.rollbacks,
         # In all trainings together: these files are beside that of the agent.
         trainings=AllowedTrainings(path.with_name(f"{file.name}.{TRAININGS}"), file.trainings),
-        ledger=path.with_name(f"{file.name}.{PRIVACY}"),
+        ledger=ledger,
     )
+
+
+def _reading_digest(model: ServerModel) -> str:
+    """Return a hash of all of a model on which it may depend whether records can be read."""
+    text = model.model_dump_json(exclude={"intercept", "intercept_bound", "l2"})
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class AgentRows(NamedTuple):

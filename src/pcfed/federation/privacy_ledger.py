@@ -3,8 +3,11 @@
 The budget is that of all trainings of the agent together. At the first message of a training the
 agent plans the gradients of all its rounds, which takes what is left of the budget; later rounds
 are refused once they are spent. A round is in the file before its gradients are computed, so that
-an agent that dies spends nothing unseen. The same question in the same round has the same answer
-(`pcfed.privacy.gradients`) and is not counted again.
+an agent that dies spends nothing unseen. The same question about the same records has the same
+answer (`pcfed.privacy.gradients`) and is not counted again.
+
+Whether records can be read for a model, with its labels and features, says something about them.
+So the file also has the models for which they have been read: one for every budget.
 
 The file also has the secret from which noise and batches are drawn; nobody else may know it.
 """
@@ -12,10 +15,11 @@ The file also has the secret from which noise and batches are drawn; nobody else
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pcfed.federation.protocol import ProtocolError
 from pcfed.privacy import (
@@ -33,6 +37,9 @@ from pcfed.storage.saved import Metadata, SavedJson
 
 KEPT_ROUNDS = 50
 """The questions of so many rounds are remembered; older ones are counted again."""
+
+LOCK_SECONDS = 5.0
+"""How long to wait for another training that writes the file."""
 
 LEAST_SHARE = 0.02
 """A training needs at least this share of the budget: with less, there is nothing but noise."""
@@ -73,7 +80,23 @@ class PlannedTraining:
         plan = contents["plan"]
         plan = Spending(**{**plan, "mechanism": Mechanism(**plan["mechanism"])})
         more = {"privacy": Privacy(**contents["privacy"]), "asked": tuple(contents["asked"])}
+        for number, least in ((plan.gradients, 1), (contents["spent"], 0)):
+            if type(number) is not int or number < least:
+                raise ValueError(f"a number of gradients is {number!r}")
+        if not plan.noise_multiplier > 0:
+            raise ValueError(f"a noise multiplier is {plan.noise_multiplier!r}")
         return cls(**{**contents, **more, "plan": plan})
+
+
+class BoundModel(NamedTuple):
+    """A model for which the records have been read, and the budget at that time.
+
+    ``digest`` is the hash of all that reading them depends on.
+    """
+
+    digest: str
+    epsilon: float
+    delta: float
 
 
 @dataclass(frozen=True)
@@ -86,14 +109,35 @@ class LedgerFile(SavedJson):
 
     secret: str
     trainings: list[PlannedTraining] = field(default_factory=list)
+    models: list[BoundModel] = field(default_factory=list)
 
     def _to_json(self) -> Metadata:
-        return {"secret": self.secret, "trainings": [each.to_json() for each in self.trainings]}
+        trainings = [each.to_json() for each in self.trainings]
+        return {"secret": self.secret, "trainings": trainings, "models": self.models}
 
     @classmethod
     def _from_json(cls, contents: Metadata) -> Self:
         trainings = [PlannedTraining.from_json(each) for each in contents["trainings"]]
-        return cls(str(contents["secret"]), trainings)
+        models = [BoundModel(*each) for each in contents["models"]]
+        return cls(str(contents["secret"]), trainings, models)
+
+
+class Charge(NamedTuple):
+    """What the gradients of a round are made with.
+
+    Attributes
+    ----------
+    noise : NoisePlan
+        How much noise they have.
+    secret : bytes
+        The secret of the agent.
+    new_plan : Spending or None
+        The plan of the training, if it was made now.
+    """
+
+    noise: NoisePlan
+    secret: bytes
+    new_plan: Spending | None
 
 
 class PrivacyLedger:
@@ -105,17 +149,44 @@ class PrivacyLedger:
         The file; it is made at the first training.
     privacy : Privacy
         The budget.
-    mechanism : Mechanism
-        The numbers of rows, of the agent and of a batch.
     """
 
-    def __init__(self, path: Path, privacy: Privacy, mechanism: Mechanism) -> None:
-        self.path, self.privacy, self.mechanism = path, privacy, mechanism
+    def __init__(self, path: Path, privacy: Privacy) -> None:
+        self.path, self.privacy = path, privacy
+
+    def bind_model(self, digest: str) -> None:
+        """Remember a model for which the records are about to be read, or refuse it.
+
+        Raises
+        ------
+        ProtocolError
+            If they have been read for another model with the same budget.
+        """
+        model = BoundModel(digest, self.privacy.epsilon, self.privacy.delta)
+        with self._locked() as file:
+            if any(each.digest == digest for each in file.models):
+                return
+            if any(each[1:] == model[1:] for each in file.models):
+                raise ProtocolError(
+                    "its privacy budget belongs to another model, with other features, labels, "
+                    "kind or dtype; restore that model, or ask the owner to allow another one by "
+                    "changing privacy.epsilon in the agent's file"
+                )
+            file.models.append(model)
+            self._save(file)
+
+    def check_begun(self, training: str) -> None:
+        """Raise if a training that has begun is not in the file."""
+        if not any(each.training == training for each in self._load().trainings):
+            raise ProtocolError(
+                "its privacy ledger does not have this training, which has begun; its owner must "
+                "restore the newest copy of the ledger, or take part in another training"
+            )
 
     def charge(
-        self, training: str, gradients: int, rounds: int, question: str
-    ) -> tuple[NoisePlan, bytes]:
-        """Count the gradients of a round, on the disk; return their noise and the secret.
+        self, training: str, gradients: int, rounds: int, question: str, mechanism: Mechanism
+    ) -> Charge:
+        """Count the gradients of a round, on the disk, before they are computed.
 
         Parameters
         ----------
@@ -126,19 +197,22 @@ class PrivacyLedger:
         rounds : int
             How many rounds are left, with this one.
         question : str
-            The digest of all that the gradients depend on, beside the records.
+            The digest of all that the gradients depend on.
+        mechanism : Mechanism
+            The numbers of rows, of the agent and of a batch.
 
         Raises
         ------
         ProtocolError
             If the budget is spent, or too small for the rounds that are left.
         """
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with exclusive_lock(self.path.with_name(self.path.name + ".lock")):
-            file = self._load()
-            k = self._current(file, training, question, gradients)
+        if gradients < 1:
+            raise ProtocolError(f"a round must have at least one gradient, got {gradients}")
+        with self._locked() as file:
+            k = self._current(file, training, question, gradients, mechanism)
+            is_new = k is None
             if k is None:
-                file.trainings.append(self._planned(file, training, gradients, rounds))
+                file.trainings.append(self._planned(file, training, gradients, rounds, mechanism))
                 k = len(file.trainings) - 1
             entry = file.trainings[k]
             if question not in entry.asked:
@@ -146,8 +220,8 @@ class PrivacyLedger:
                 spent = entry.spent + gradients
                 file.trainings[k] = replace(entry, spent=spent, asked=asked)
                 self._save(file)
-        noise = NoisePlan(self.privacy, self.mechanism, entry.plan.noise_multiplier)
-        return noise, bytes.fromhex(file.secret)
+        noise = NoisePlan(self.privacy, mechanism, entry.plan.noise_multiplier)
+        return Charge(noise, bytes.fromhex(file.secret), entry.plan if is_new else None)
 
     def can_pay(self, training: str, gradients: int) -> bool:
         """Return whether a training may take more gradients, or more can be planned for it."""
@@ -160,16 +234,21 @@ class PrivacyLedger:
         return self._is_changed(file) and not self._is_spent(file)
 
     def _current(
-        self, file: LedgerFile, training: str, question: str, gradients: int
+        self,
+        file: LedgerFile,
+        training: str,
+        question: str,
+        gradients: int,
+        mechanism: Mechanism,
     ) -> int | None:
         """Return which plan the gradients of a round belong to; None if there is none yet."""
         for k, each in enumerate(file.trainings):
             if each.training != training:
                 continue
-            if each.plan.mechanism != self.mechanism:
+            if each.plan.mechanism != mechanism:
                 raise ValueError(
                     f"{self.path}: the numbers of rows and of rows in a batch must stay as they "
-                    f"were planned, {each.plan.mechanism}, got {self.mechanism}; restore the data "
+                    f"were planned, {each.plan.mechanism}, got {mechanism}; restore the data "
                     "and the batch."
                 )
             if question in each.asked or each.spent + gradients <= each.plan.gradients:
@@ -196,7 +275,12 @@ class PrivacyLedger:
         return bool(file.trainings) and epsilon_of(_plans(file), self.privacy.delta) > most
 
     def _planned(
-        self, file: LedgerFile, training: str, gradients: int, rounds: int
+        self,
+        file: LedgerFile,
+        training: str,
+        gradients: int,
+        rounds: int,
+        mechanism: Mechanism,
     ) -> PlannedTraining:
         """Return a plan for all rounds that are left, or raise if the budget does not allow it."""
         before, privacy = _plans(file), self.privacy
@@ -205,16 +289,23 @@ class PrivacyLedger:
                 "its privacy budget is spent; its owner can raise privacy.epsilon in the agent's "
                 "file"
             )
-        number = max(1, rounds * gradients)
+        number = max(1, rounds) * gradients
         try:
-            z = noise_multiplier_for(privacy, self.mechanism, number, before)
+            z = noise_multiplier_for(privacy, mechanism, number, before)
         except BudgetError as error:
-            allowed = error.max_gradients // max(1, gradients)
+            allowed = error.max_gradients // gradients
             raise ProtocolError(
                 f"its privacy budget allows at most {allowed:,} rounds of {gradients:,} gradients, "
                 f"got {rounds:,}; train fewer rounds or local steps"
             ) from None
-        return PlannedTraining(training, privacy, Spending(self.mechanism, z, number))
+        return PlannedTraining(training, privacy, Spending(mechanism, z, number))
+
+    @contextmanager
+    def _locked(self) -> Iterator[LedgerFile]:
+        """Yield the contents of the file, which no other process changes meanwhile."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with exclusive_lock(self.path.with_name(self.path.name + ".lock"), LOCK_SECONDS):
+            yield self._load()
 
     def _load(self) -> LedgerFile:
         if not self.path.exists():

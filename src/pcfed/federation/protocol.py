@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -194,24 +194,24 @@ def audit_digest(training: str, rounds: int, vectors: Mapping[str, Array]) -> st
     return digest.hexdigest()
 
 
-def question_digest(message: Message) -> str:
-    """Return a hash of what a message asks of all agents: its kind, metadata and vectors.
+NOT_ASKED = frozenset(
+    {"position", "accepted_round", "accepted_sum", "participants", "group", "next_place"}
+)
+"""Metadata in which the messages to different agents, or of different attempts, may differ."""
 
-    It is the same for all agents and all attempts at a round.
+
+def question_digest(message: Message, ignored: Set[str] = NOT_ASKED) -> str:
+    """Return a hash of what a message asks: its kind, vectors and metadata, without some.
+
+    By default it is the same for all agents and all attempts at a round.
     """
     parts = [f"{key}={value!r}" for key, value in sorted(message.metadata.items())]
-    asked = [part for part in parts if part.partition("=")[0] not in _NOT_ASKED]
+    asked = [part for part in parts if part.partition("=")[0] not in ignored]
     digest = hashlib.sha256(repr([message.kind, *asked]).encode())
     for name, vector in sorted(message.vectors.items()):
         digest.update(repr([name, vector.shape]).encode())
         digest.update(np.ascontiguousarray(vector, "<f8").tobytes())
     return digest.hexdigest()
-
-
-_NOT_ASKED = frozenset(
-    {"position", "accepted_round", "accepted_sum", "participants", "group", "next_place"}
-)
-"""Metadata in which the messages to different agents, or of different attempts, may differ."""
 
 
 def is_secure(metadata: Mapping[str, Scalar]) -> bool:
