@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import platform
+import re
 import runpy
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pcfed import FedAvg
+from pcfed import Ditto, FedAvg, run
 from pcfed.cli import app, reproduce
 from pcfed.experiments import leaderboard
 from pcfed.experiments.leaderboard import (
@@ -25,6 +28,7 @@ from pcfed.experiments.leaderboard import (
     MethodResults,
     MethodScores,
     SeedScore,
+    SharedScore,
     Trial,
     methods_for,
     num_rounds,
@@ -33,6 +37,9 @@ from pcfed.experiments.leaderboard import (
     total_rounds,
 )
 from pcfed.experiments.personal_cells import Cell, Samples, limits, load_samples, split_rows
+from pcfed.report.methods_findings import method_findings
+from pcfed.report.methods_section import methods_section
+from pcfed.report.page import ChartGroup
 from pcfed.sets import SetRows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -100,11 +107,84 @@ def test_the_best_trial_on_validation_samples_is_taken(samples, monkeypatch):
     assert found.trial == "step 0.3"
 
 
+def test_models_are_projected_before_they_are_scored(samples):
+    cell = replace(TINY, limit="box", radii=(0.001, 0.01), rounds=3)
+    rows = split_rows(cell, samples, 0)
+    tests = [samples.loss(each.test) for each in rows]
+    trial, fit = Trial(FedAvg(1.0)), [each.fit for each in rows]
+    score = leaderboard._fit(trial, cell, samples, fit, tests, 3, (1, 2))
+    problem = leaderboard._problem(cell, samples, fit)
+    x = run(problem, trial.algorithm, rounds=3, local_steps=10).models
+    inside = [each.feasible_set.project(w) for each, w in zip(problem.agents, x, strict=True)]
+    expected, far = (
+        [loss.accuracy(w) for loss, w in zip(tests, models, strict=True)] for models in (inside, x)
+    )
+    assert score.accuracies == pytest.approx(expected, abs=1e-3)
+    assert np.mean(far) > np.mean(expected) + 0.05, "the projection must matter"
+    assert score.course[-1] == (3, pytest.approx(np.mean(expected), abs=1e-3))
+    assert score.infeasibility == pytest.approx(problem.infeasibility(x).max())
+    assert score.infeasibility_after < 1e-12
+    assert score.shared.accuracy == pytest.approx(np.mean(far), abs=1e-3)
+    assert score.shared.infeasibility == score.infeasibility > 1
+
+
+def test_training_alone_is_ditto_without_a_pull(samples):
+    problem = leaderboard._problem(TINY, samples, [r.fit for r in split_rows(TINY, samples, 0)])
+    options = {"rounds": 4, "local_steps": 3, "batch": 0.3}
+    found = run(problem, leaderboard.Alone(0.1), **options)
+    np.testing.assert_array_equal(
+        found.models, run(problem, Ditto(0.1, prox=0.0), **options).models
+    )
+    assert found.history[-1].bytes_up == found.history[-1].bytes_down == 0
+
+
+@pytest.mark.parametrize("split", ["relations", "travellers"])
+def test_no_test_sample_is_used_in_the_search(split):
+    persons = np.repeat(np.arange(240), 9)
+    relations = np.random.default_rng(0).integers(0, 5, 240)[persons]
+    size, features = len(persons), np.zeros((2160, 3), np.float32)
+    data = Samples(features, np.arange(size) % 3, 3, np.arange(3), None, None, persons, relations)
+    cell = replace(TINY, split=split, agents=5, samples=90, tests=90)
+    parts = [split_rows(cell, data, seed, unseen_tests=True) for seed in range(3)]
+    train, tests = (
+        [np.concatenate([getattr(each, name) for each in part]) for part in parts]
+        for name in ("train", "test")
+    )
+    for other in tests[1:]:
+        assert not np.isin(other, train[0]).any()
+        assert np.array_equal(other, tests[0]) == (split == "relations")
+    assert not np.array_equal(train[0], train[1])
+    if split == "travellers":
+        with pytest.raises(ValueError, match="there must be 245 persons, got 240; take fewer"):
+            split_rows(cell, data, 48, unseen_tests=True)
+        return
+    # Without it, they are drawn again for every seed.
+    again = np.concatenate([each.test for each in split_rows(cell, data, 1)])
+    assert np.isin(again, train[0]).any()
+
+
 def test_another_number_of_trials_is_an_error(samples, monkeypatch):
     method = leaderboard.Method("one", lambda L: [Trial(FedAvg(1.0))])
     monkeypatch.setitem(leaderboard._METHODS, "one", method)
     with pytest.raises(ValueError, match="one: trials must be 8, as for all methods, got 1"):
         score_method("one", TINY, samples, 1)
+
+
+def test_a_wrong_parameter_in_trials_names_the_method(samples, monkeypatch):
+    method = leaderboard.Method("typo", lambda L: [Trial(FedAvg(1.0, momentm=0.9))] * TRIALS)
+    monkeypatch.setitem(leaderboard._METHODS, "typo", method)
+    with pytest.raises(ValueError, match=r"typo: its trials can't be built \(TypeError: .*momentm"):
+        score_method("typo", TINY, samples, 1)
+
+
+@pytest.mark.parametrize("name", ["Ditto", "Ditto!", "DITTO"])
+def test_names_with_the_same_file_name_are_refused(name):
+    with pytest.raises(ValueError, match="the name must be another than 'Ditto', got"):
+        leaderboard.add_method(leaderboard.Method(name, lambda L: []))
+
+
+def test_cells_are_searched_with_the_rounds_of_the_scores():
+    assert all(cell.search_rounds == cell.rounds for cell in (*CELLS, *QUICK_CELLS))
 
 
 def test_a_training_that_diverges_scores_nothing(samples, monkeypatch):
@@ -159,6 +239,36 @@ def test_scores_are_saved_and_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setattr(leaderboard, "score_method", None)
     assert leaderboard._load_or_run(tmp_path, OURS, TINY, 2, (), None) == first.of(TINY, OURS)
     assert num_rounds(TINY, 2) == TRIALS * 2 + 2 * 4
+
+
+def test_scores_of_another_method_or_cell_are_not_loaded(tmp_path, monkeypatch):
+    file = tmp_path / "my_scores.py"
+    cell, digests = replace(TINY, rounds=1, search_rounds=1), []
+    computed = MethodScores(cell, "mine", "", (SeedScore((0.5,), 0.0, 0.0, (), 0.0, 0.0),))
+    calls = []
+    monkeypatch.setattr(leaderboard, "score_method", lambda *each: calls.append(each) or computed)
+    texts = (MINE, MINE, MINE.replace("k / (8 * L)", "k / (9 * L)"), MINE + "# another file\n")
+    for text in texts:
+        monkeypatch.setattr(leaderboard, "_METHODS", {})
+        monkeypatch.delitem(sys.modules, "my_scores", raising=False)
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        file.write_text(text)
+        found = leaderboard._load_or_run(tmp_path, "mine", cell, 1, (file,), None)
+        digests.append(found.digest)
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == len(calls) == 3
+    method = leaderboard._METHODS["mine"]
+    others = [
+        leaderboard._digest(method, replace(cell, rounds=2), 1),
+        leaderboard._digest(method, cell, 2),
+        leaderboard._digest(replace(method, name="other"), cell, 1),
+    ]
+    assert len({*digests, *others}) == 6
+    # A file under the name of another one is not taken.
+    path = next((tmp_path / "methods").glob(f"*-{digests[-1]}.json"))
+    replace(found, method="Ditto").save(path)
+    leaderboard._load_or_run(tmp_path, "mine", cell, 1, (file,), None)
+    assert len(calls) == 4
 
 
 def test_a_quick_run_with_a_method_of_the_user(tmp_path, monkeypatch):
@@ -228,9 +338,84 @@ def test_the_report_is_built_from_a_saved_leaderboard(tmp_path, monkeypatch):
     line = ["reproduce", "methods", "--from", str(file), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app.app, line)
     assert done.exit_code == 0, done.output
-    assert ">FedAvg<" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert ">FedAvg<" in page
+    assert "on the whole test set" not in page
     wrong = CliRunner().invoke(app.app, ["reproduce", "rates", *line[2:]])
     assert "--from: methods must be among the experiments" in str(wrong.exception)
+    for option in (["--quick"], ["--method", "x.py"]):
+        wrong = CliRunner().invoke(app.app, [*line, *option])
+        assert f"--from: its results are not computed again, got {option[0]}" in str(
+            wrong.exception
+        )
+
+
+def test_the_report_says_how_its_results_were_computed(tmp_path):
+    versions = {"python": "3.99.0", "pcfed": "9.8.7", "numpy": "9.9.9"}
+    runs = (scores(TINY, "a", 0.9), scores(TINY, "b", 0.8))
+    file = tmp_path / "saved.json"
+    MethodResults(runs, "pcfed reproduce methods --seeds 2", versions).save(file)
+    line = ["reproduce", "methods", "--seeds", "7", "--from", str(file), "--out", str(tmp_path)]
+    done = CliRunner().invoke(app.app, line)
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "report.html").read_text()
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
+    for each in ("pcfed reproduce methods --seeds 2", *versions.values(), "seeds 2"):
+        assert each in text
+    for each in ("seeds 7", np.__version__, platform.python_version(), "this call"):
+        assert each not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda found: replace(found, runs=()), "there are no runs in it"),
+        (
+            lambda found: replace(found, runs=(replace(found.runs[0], scores=()),)),
+            "a has no scores",
+        ),
+        (
+            lambda found: replace(
+                found, runs=(replace(found.runs[0], scores=(SeedScore((), 0, 0, (), 0, 0),)),)
+            ),
+            "a score in it is of no agent",
+        ),
+    ],
+)
+def test_a_file_without_scores_is_one_sentence(change, reason, tmp_path):
+    change(MethodResults((scores(TINY, "a", 0.9),))).save(tmp_path / "saved.json")
+    line = ["reproduce", "methods", "--from", str(tmp_path / "saved.json")]
+    wrong = CliRunner().invoke(app.app, line)
+    assert f"is not a valid leaderboard: {reason}" in str(wrong.exception)
+
+
+def test_findings_are_those_of_the_numbers():
+    cells = [replace(TINY, agents=k) for k in range(3, 17)]
+    table = {OURS: 0.9, "Ditto": 0.85, ALONE: 0.7, "d": 0.6}
+    runs = [scores(cell, name, value) for cell in cells for name, value in table.items()]
+    runs += [replace(scores(cell, DEFAULTS, 0.88), num_trials=0) for cell in cells]
+    far = replace(scores(TINY, "", 0.4).scores[0], infeasibility=2.5, shared=SharedScore(0.5, 2.5))
+    inside = replace(far, infeasibility=1e-5, shared=SharedScore(0.3, 1e-5))
+    runs += [replace(scores(cell, "ProxAL", 0.4), scores=(far, inside)) for cell in cells]
+    results = MethodResults(tuple(runs))
+    rank, alone, ours, default, outside, shared = method_findings(results)
+    assert rank.startswith("PCFedSplit has the best mean rank, 1.0 of 5. Nemenyi's test")
+    assert rank.endswith("from alone, d and ProxAL, and not from Ditto.")
+    assert alone.endswith(
+        ": PCFedSplit (14) and Ditto (14). In half of them or fewer: d (0) and ProxAL (0)."
+    )
+    assert ours.startswith("PCFedSplit is 5.0 points more accurate than Ditto (mean over cells")
+    assert default.startswith("“PCFedSplit, defaults” is 2.0 points less accurate than PCFedSplit")
+    assert outside.startswith(
+        "Before they are projected, models are outside their sets by up to: ProxAL 2.5."
+    )
+    assert "in 14 of 28 trainings; the largest distance is 2.5. Where it is, " in shared
+    assert shared.endswith("its mean accuracy is 30.0 %.")
+    assert DEFAULTS not in results.mean_ranks()
+    section = methods_section(results)
+    (chart,) = (each for each in section.blocks if isinstance(each, ChartGroup))
+    assert set(chart.styles) == {*table, "ProxAL"}
+    assert chart.charts[0].caption.endswith(f"Without a rank: {DEFAULTS}.")
 
 
 def test_the_tables_of_the_documentation_are_those_of_the_saved_results():

@@ -108,7 +108,7 @@ def reproduce(
     cases = (QUICK_CASES if quick else CASES) if ROUNDS in chosen else ()
     cells = (QUICK_CELLS if quick else CELLS) if PERSONAL in chosen else ()
     draws = QUICK_SEEDS if quick else max(seeds, SEEDS)
-    methods = _saved_methods(saved, chosen)
+    methods = _saved_methods(saved, chosen, quick=quick, method=method)
     board = (leaderboard.QUICK_CELLS if quick else leaderboard.CELLS) if METHODS in chosen else ()
     board = () if methods else board
     todo = jobs(presets, seeds)
@@ -148,17 +148,22 @@ def reproduce(
     except KeyboardInterrupt:
         errors.print("Interrupted. Finished runs are kept: rerun the command to resume.")
         raise typer.Exit(130) from None
-    provenance = _provenance(seeds, len(distinct(todo)), time.perf_counter() - start)
+    runs = len(distinct(todo)) + sum(len(each.runs) for each in (rounds, personal) if each)
+    # The leaderboard's is in its results, which may be those of another machine.
+    has_others = todo or rates or rounds or personal
+    seconds = time.perf_counter() - start
     _write_results(
         comparisons(presets, results(todo, out)),
         out,
         data_dir,
-        provenance,
+        _provenance(seeds, runs, seconds) if has_others else {},
         {"rates": rates, "rounds": rounds, "personal": personal, "methods": methods},
     )
 
 
-def _saved_methods(saved: Path | None, chosen: Sequence[str]) -> MethodResults | None:
+def _saved_methods(
+    saved: Path | None, chosen: Sequence[str], *, quick: bool, method: Sequence[Path] | None
+) -> MethodResults | None:
     """Return the results of a file, or None if there is none."""
     if saved is None:
         return None
@@ -166,6 +171,12 @@ def _saved_methods(saved: Path | None, chosen: Sequence[str]) -> MethodResults |
         raise ValueError(
             f"--from: {METHODS} must be among the experiments, got {', '.join(chosen)}; run pcfed "
             f"reproduce {METHODS} --from {display_path(saved)}."
+        )
+    if quick or method:
+        given = "--quick" if quick else "--method"
+        raise ValueError(
+            f"--from: its results are not computed again, got {given} beside it; leave one of the "
+            "two out."
         )
     return MethodResults.load(saved)
 
@@ -193,14 +204,7 @@ def _write_results(
     """Write figures and the report, and print which claims hold."""
     figures = write_figures(finished, out / "figures", **others)
     report = out / "report.html"
-    runs = sum(len(others[name].runs) for name in (ROUNDS, PERSONAL, METHODS) if others[name])
-    write_report(
-        finished,
-        report,
-        data_dir=data_dir,
-        provenance={**provenance, "runs": str(int(provenance["runs"]) + runs)},
-        **others,
-    )
+    write_report(finished, report, data_dir=data_dir, provenance=provenance, **others)
     if found := claims(finished, *(others[name] for name in (RATES, ROUNDS, PERSONAL))):
         _print_claims(found)
     console.print(f"{len(figures)} figures in {out / 'figures'}; open {report}", highlight=False)

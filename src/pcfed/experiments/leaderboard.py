@@ -259,7 +259,8 @@ def _four(low: float, high: float) -> list[float]:
     return [float(each) for each in np.geomspace(low, high, 4)]
 
 
-OURS, DEFAULTS, PAPER, ALONE = "PCFedSplit", "PCFedSplit, defaults", "PC-FedAvg", "alone"
+OURS, DEFAULTS, PAPER = "PCFedSplit", "PCFedSplit, defaults", "PC-FedAvg"
+ALONE, PROXAL = "alone", "ProxAL"
 
 PROBLEMS: tuple[tuple[float, Center], ...] = ((0.0, "average"), (0.5, "free"))
 """Personalization and centre of the problems among which PCFedSplit chooses: the paper's problem,
@@ -317,7 +318,7 @@ TRIALS_OF: Mapping[str, Callable[[float], Sequence[Trial]]] = {
     ],
     "FedMiD": lambda L: [Trial(FedMiD(step / L)) for step in _steps()],
     "FedDualAvg": lambda L: [Trial(FedDualAvg(step / L)) for step in _steps()],
-    "ProxAL": lambda L: [
+    PROXAL: lambda L: [
         Trial(ProxAL("auto", rho * L, prox=L, inner_rounds=inner))
         for rho in (0.01, 0.03, 0.1, 0.3)
         for inner in (5, 20)
@@ -469,6 +470,17 @@ class MethodResults(SavedJson):
         return cls(runs, contents["command"], dict(contents["versions"]))
 
     @property
+    def provenance(self) -> dict[str, str]:
+        """How the scores were computed."""
+        seeds = sorted({len(each.scores) for each in self.runs})
+        return {
+            "command": self.command,
+            **self.versions,
+            "seeds": ", ".join(map(str, seeds)),
+            "methods in cells": str(len(self.runs)),
+        }
+
+    @property
     def cells(self) -> tuple[Cell, ...]:
         """The cells, in the order of the runs."""
         return tuple(dict.fromkeys(each.cell for each in self.runs))
@@ -500,6 +512,25 @@ class MethodResults(SavedJson):
     def infeasibility(self, cell: Cell, method: str) -> float:
         """Return the largest distance of a model from its set, before it was projected."""
         return max(each.infeasibility for each in self.of(cell, method).scores)
+
+    def infeasibility_after(self, cell: Cell, method: str) -> float:
+        """Return the largest distance of a model from its set, after it was projected."""
+        return max(each.infeasibility_after for each in self.of(cell, method).scores)
+
+    def difference(self, first: str, second: str) -> Interval:
+        """Return the difference of the accuracies of two methods, over cells that have both."""
+        return Interval.of(self._differences(first, second))
+
+    def wins(self, first: str, second: str) -> int:
+        """Return in how many cells a method is more accurate than another."""
+        return sum(each > 0 for each in self._differences(first, second))
+
+    def _differences(self, first: str, second: str) -> list[float]:
+        return [
+            round(self.accuracy(cell, first).mean - self.accuracy(cell, second).mean, 12)
+            for cell in self.cells
+            if {first, second} <= set(self.methods_in(cell))
+        ]
 
     def seconds(self, cell: Cell, method: str) -> float:
         """Return the mean over seeds of the seconds of a training."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -151,13 +152,21 @@ def write_report(
         sections.append(methods_section(methods))
     if rates:
         sections.append(rates_section(rates))
+    tables: list[Block] = []
     if provenance:
-        table = provenance_table("Software and machine", provenance)
-        sections.append(Section("provenance", "How the results were produced", [table]))
+        tables.append(provenance_table("Software and machine", provenance))
+    if methods:
+        label = "How the comparison of methods was computed"
+        tables.append(replace(provenance_table(label, methods.provenance), caption=label))
+    if tables:
+        sections.append(Section("provenance", "How the results were produced", tables))
     heading = "PC-FedAvg: the paper's claims and our measurements"
     notes = list(_size_note(comparisons))
+    # The other terms are those of comparisons and measurements of the paper's experiments.
+    own_models_only = not comparisons and not rates and not rounds
+    terms = {"infeasibility": GLOSSARY["infeasibility"]} if own_models_only else GLOSSARY
     write_page(
-        Page("PC-FedAvg: claims and measurements", heading, LEAD, sections, GLOSSARY, notes), path
+        Page("PC-FedAvg: claims and measurements", heading, LEAD, sections, terms, notes), path
     )
 
 
