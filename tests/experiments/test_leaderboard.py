@@ -25,6 +25,7 @@ from pcfed.experiments.leaderboard import (
     QUICK_CELLS,
     SEEDS,
     TRIALS,
+    TRIALS_OF,
     MethodResults,
     MethodScores,
     SeedScore,
@@ -259,11 +260,17 @@ def test_scores_of_another_method_or_cell_are_not_loaded(tmp_path, monkeypatch):
     assert len(set(digests)) == len(calls) == 3
     method = leaderboard._METHODS["mine"]
     others = [
+        leaderboard._digest(replace(method, trials=TRIALS_OF["FedAvg"]), cell, 1),
+        leaderboard._digest(replace(method, trials=TRIALS_OF["FedMiD"]), cell, 1),
+        leaderboard._digest(replace(method, trials=lambda L: [Trial(FedAvg(L))] * TRIALS), cell, 1),
+        leaderboard._digest(
+            replace(method, trials=lambda L: [Trial(FedAvg(2 * L))] * TRIALS), cell, 1
+        ),
         leaderboard._digest(method, replace(cell, rounds=2), 1),
         leaderboard._digest(method, cell, 2),
         leaderboard._digest(replace(method, name="other"), cell, 1),
     ]
-    assert len({*digests, *others}) == 6
+    assert len({*digests, *others}) == 3 + len(others)
     # A file under the name of another one is not taken.
     path = next((tmp_path / "methods").glob(f"*-{digests[-1]}.json"))
     replace(found, method="Ditto").save(path)
