@@ -1,8 +1,9 @@
-"""Draw methods.png and write the tables of which-method.md from methods_results.json.
+"""Draw methods.png and write the tables and findings of which-method.md.
 
     python docs/methods_pictures.py
 
-The scores are those of ``methods.json`` in the directory of a run of ``pcfed reproduce methods``.
+The scores are in methods_results.json, a copy of ``methods.json`` in the directory of a run of
+``pcfed reproduce methods``.
 """
 
 import math
@@ -14,28 +15,28 @@ import numpy as np
 from pcfed.experiments.figures import mean_ranks
 from pcfed.experiments.leaderboard import ALONE, MethodResults
 from pcfed.experiments.personal_cells import Cell
+from pcfed.report.methods_findings import method_findings
 
 HERE = Path(__file__).parent
 PAGE = HERE / "which-method.md"
 SHOWN = 8
 """Methods in the table of cells: those with the best ranks."""
 
+ROUNDS = (1, 2, 5, 20)
+"""Columns of the table of rounds; the network trains for so many, and the others for more."""
+
 
 def overall_table(results: MethodResults) -> str:
     """Return one row per method: means over all cells that it is in."""
     rows = [
-        "| method | mean rank | accuracy | worst agent | better than alone | infeasibility | "
-        "rounds | kB | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| method | mean rank | accuracy | worst agent | better than alone | outside before | "
+        "after | rounds | kB | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     ranks = results.mean_ranks()
     for method in results.methods:
         cells = [cell for cell in results.cells if method in results.methods_in(cell)]
         means = [results.accuracy(cell, method).mean for cell in cells]
-        better = sum(
-            results.accuracy(cell, method).mean > results.accuracy(cell, ALONE).mean
-            for cell in cells
-        )
         reached = [results.rounds(cell, method) for cell in cells]
         finite = [each for each in reached if math.isfinite(each)]
         sent = [results.bytes_to_target(cell, method) for cell in cells]
@@ -45,9 +46,10 @@ def overall_table(results: MethodResults) -> str:
             f"{ranks[method]:.1f}" if method in ranks else "–",
             f"{100 * np.mean(means):.1f}",
             f"{100 * np.mean([results.worst(cell, method) for cell in cells]):.1f}",
-            "–" if method == ALONE else f"{better} of {len(cells)}",
+            "–" if method == ALONE else f"{results.wins(method, ALONE)} of {len(cells)}",
             f"{max(results.infeasibility(cell, method) for cell in cells):.2g}",
-            f"{np.median(finite):.0f} ({len(finite)} of {len(cells)})" if finite else "–",
+            f"{max(results.infeasibility_after(cell, method) for cell in cells):.2g}",
+            f"{np.median(finite):g} ({len(finite)} of {len(cells)})" if finite else "–",
             f"{np.median(sent) / 1000:,.0f}" if sent else "–",
             f"{np.mean([results.seconds(cell, method) for cell in cells]):.1f}",
         ]
@@ -74,6 +76,28 @@ def _cell_row(results: MethodResults, cell: Cell, methods: list[str]) -> str:
     return f"| {cell.title} | {' | '.join(texts)} |"
 
 
+def rounds_table(results: MethodResults) -> str:
+    """Return one row per method: the mean accuracy over all cells after some rounds."""
+    rows = [f"| rounds | {' | '.join(map(str, ROUNDS))} | all |", "|---" * (len(ROUNDS) + 2) + "|"]
+    for method in results.methods:
+        runs = [each for each in results.runs if each.method == method]
+        if len(runs) < len(results.cells):
+            continue
+        means = [
+            np.mean([dict(score.course).get(done, 0.0) for each in runs for score in each.scores])
+            for done in ROUNDS
+        ]
+        means.append(np.mean([score.accuracy for each in runs for score in each.scores]))
+        rows.append(f"| {method} | {' | '.join(f'{100 * each:.1f}' for each in means)} |")
+    return "\n".join(rows)
+
+
+def origin(results: MethodResults) -> str:
+    """Return the command and the versions that computed the results, as a sentence."""
+    versions = ", ".join(f"{name} {each}" for name, each in results.versions.items())
+    return f"The numbers are those of `{results.command}` with {versions}."
+
+
 def with_tables(page: str, tables: dict[str, str]) -> str:
     """Return the page with its tables replaced."""
     for name, table in tables.items():
@@ -84,7 +108,13 @@ def with_tables(page: str, tables: dict[str, str]) -> str:
 
 def tables(results: MethodResults) -> dict[str, str]:
     """Return the tables of the page by name."""
-    return {"methods": overall_table(results), "cells": cell_table(results)}
+    return {
+        "methods": overall_table(results),
+        "cells": cell_table(results),
+        "rounds": rounds_table(results),
+        "findings": "\n".join(f"- {each}" for each in method_findings(results)),
+        "origin": origin(results),
+    }
 
 
 def main() -> None:
