@@ -237,9 +237,9 @@ def test_a_budget_belongs_to_one_model(asking):
 
 def test_another_regulariser_has_other_noise_and_counts(asking, folder):
     ask, _ = asking
-    replies = [ask().vectors["delta"]]
+    replies = [ask(epsilon=0.1).vectors["delta"]]
     for k, l2 in enumerate((0.0, 1e-9, 1e-6), start=1):
-        replies.append(ask(l2=l2, metadata={"rollbacks": k}).vectors["delta"])
+        replies.append(ask(epsilon=0.1, l2=l2, metadata={"rollbacks": k}).vectors["delta"])
     np.testing.assert_array_equal(*replies[:2])
     for i in (1, 2):
         assert np.abs(replies[i + 1] - replies[i]).max() > 1e-3
@@ -249,11 +249,11 @@ def test_another_regulariser_has_other_noise_and_counts(asking, folder):
 
 def test_a_row_that_is_corrected_does_not_show_without_noise(asking, folder):
     ask, _ = asking
-    first = ask().vectors["delta"]
+    first = ask(epsilon=0.1).vectors["delta"]
     path = folder / "north.csv"
     lines = path.read_text().split("\n")
     path.write_text("\n".join([*lines[:5], "9.0,-9.0,0", *lines[6:]]))
-    other = ask(metadata={"rollbacks": 1}).vectors["delta"]
+    other = ask(epsilon=0.1, metadata={"rollbacks": 1}).vectors["delta"]
     # One step of 0.1 with a clip of 1: the row alone moves the update by 0.1 · 2 / 60 at most.
     assert np.abs(other - first).max() > 0.1 * 2 / 60
     (entry,) = LedgerFile.load(folder / "north.privacy.json").trainings

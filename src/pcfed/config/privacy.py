@@ -11,6 +11,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from pcfed.config.fields import WrongKey, invalid
 from pcfed.errors import short_repr
 from pcfed.privacy import Privacy
+from pcfed.privacy.budget import MAX_EPSILON
 
 if TYPE_CHECKING:
     from pcfed.config.train_file import TrainFile
@@ -53,6 +54,7 @@ Budget = Annotated[
                 "epsilon": {
                     "type": "number",
                     "exclusiveMinimum": 0,
+                    "maximum": MAX_EPSILON,
                     "description": "The guarantee ε for the whole training.",
                 },
                 "delta": {
