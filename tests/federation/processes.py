@@ -54,6 +54,7 @@ class Federation(LocalFederation):
             rows.write_text("\n".join(rows.read_text().splitlines()[: 31 + 7 * i]) + "\n")
             self.change(name, "batch = 1.0", f"batch = {BATCH}")
             self.change(name, "certificate = true", "certificate = false\nsecure = false")
+            self.change(name, "trainings = 10", "trainings = 99")
 
     def change(self, name: str, old: str, new: str) -> None:
         """Change a line of a file."""
