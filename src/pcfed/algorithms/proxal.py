@@ -150,10 +150,11 @@ class ProxAL(SharedModelAlgorithm):
     ) -> tuple[Array, Array]:
         """Return the agents' copies and duals; those that start an outer iteration get new ones.
 
-        An agent that was absent when it began starts when it is back.
+        An agent that was absent when it began starts when it is back. Private agents draw a
+        gradient in every round, so that their noise does not depend on who is computed with them.
         """
         starts = private["outer"] != received["outer"]
-        if not starts.any():
+        if not starts.any() and not problem.context.is_private:
             return private["u"], private["dual"]
         problem.update_multipliers(starts & (private["outer"] != NEVER))
         context, anchor = problem.context, received["anchor"]
