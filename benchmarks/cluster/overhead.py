@@ -8,9 +8,8 @@ alternate in one process, whose cluster is started before; a round is the time b
 the function that gives the local steps, so that neither start-up nor evaluations count. After 100
 rounds, the calls of a round are compiled: both parts of a run are measured, without the first three
 rounds of each. The median over all rounds of all repetitions is given, and the ratio is the median
-of those of the pairs. "Messages" are the pickled bytes of one actor and round:
-its call, the server's state, which actors of one machine share, and its answer. Flower runs FedAvg
-with one client process per core, in its own process, once for every work.
+of those of the pairs. Flower runs FedAvg with one client process per core, in its own process, once
+for every work.
 """
 
 from __future__ import annotations
@@ -18,14 +17,11 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from unittest.mock import patch
 
 import numpy as np
-from cloudpickle import dumps
 
 from benchmarks.peers.__main__ import exported
 from benchmarks.peers.environments import PEERS, measured
@@ -34,8 +30,7 @@ from pcfed import Agent, FedAvg, PCFedSplit, Problem, Ray, Result, run
 from pcfed.algorithms import Algorithm
 from pcfed.losses import SoftmaxRegression
 from pcfed.sets import L1Ball, WholeSpace
-from pcfed.simulation.agent_range import RangeSums, RoundCall
-from pcfed.simulation.ray_ranges import GRAPH_AFTER, RayRanges
+from pcfed.simulation.ray_ranges import GRAPH_AFTER
 
 from .measure import RoundClock, cluster
 
@@ -128,29 +123,6 @@ def compare(name: str, path: Path, repeats: int) -> list[Row]:
     return rows
 
 
-def message_sizes(name: str, path: Path) -> list[str]:
-    """Return the pickled bytes of a call, the server's state and an answer of one actor."""
-    workload, lines = WORKLOADS[name], []
-    seen: list[tuple[RoundCall, RangeSums]] = []
-
-    class Listening(RayRanges):
-        def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
-            answers = super().run_round(accepted, calls)
-            seen.append((calls[0], answers[0]))
-            return answers
-
-    from pcfed.simulation import simulate
-
-    for title, (problem, algorithm) in runs_of(workload, path).items():
-        with patch.object(simulate, "RayRanges", Listening):
-            trained(workload, problem, algorithm, WARM_UP + 2, Ray(actors=2))
-        call, answer = seen[-1]
-        parts = replace(call, server={}), call.server, answer
-        sizes = [f"{len(dumps(part)) / 1e3:,.1f}" for part in parts]
-        lines.append(f"| {name} | {title} | {' | '.join(sizes)} |")
-    return lines
-
-
 def flower(name: str, path: Path) -> float:
     """Return the milliseconds per round of Flower's simulation engine in this environment."""
     peer = replace(PEERS["flower"], environment="", packages=())
@@ -168,7 +140,6 @@ def main() -> None:
             rows = [
                 row for name in given.works for row in compare(name, files[name], given.repeats)
             ]
-            sizes = [line for name in given.works for line in message_sizes(name, files[name])]
         others = {name: flower(name, files[name]) for name in given.works}
     print(f"\nload after the runs: {os.getloadavg()[0]:.1f}\n")
     print("| work | algorithm | calls | threads, ms | actors, ms | actors / threads | Flower, ms |")
@@ -179,8 +150,6 @@ def main() -> None:
             f"| {row.work} | {row.algorithm} | {row.calls} | {row.threads:.1f} | {row.actors:.1f} "
             f"| {row.ratio:.2f} | {other} |"
         )
-    print("\n| work | algorithm | call, kB | server, kB | answer, kB |\n|---|---|---|---|---|")
-    print("\n".join(sizes))
 
 
 if __name__ == "__main__":
