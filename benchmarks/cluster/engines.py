@@ -59,7 +59,7 @@ DASK = Peer(
 ENGINES = ("threads", "ray", "dask", "pipes")
 ROUNDS = {"A": 12, "B": 60, "C": 24}
 WARM_UP, EMPTY_CALLS, PATIENCE = 3, 200, 30.0
-EMPTY = "settle"
+EMPTY = "finish_round"
 """The call that does nothing if there is nothing to commit."""
 
 Send = Callable[..., Any]
@@ -80,6 +80,8 @@ class ActorRanges:
     close : callable
         Ends everything.
     """
+
+    is_local = False
 
     def __init__(
         self,

@@ -181,14 +181,21 @@ class Agent:
                 "remove privacy."
             ) from None
 
-    @cached_property
+    @property
     def public_view(self) -> Agent:
         """The agent as algorithms see it: without its records if it has a privacy budget."""
+        # An agent that had itself as an attribute would stay in memory until Python looks for
+        # cycles, and a range would have many agents that are made on demand.
         if self.privacy is None or isinstance(self.loss, PublicLoss):
             return self
+        return self._without_records
+
+    @cached_property
+    def _without_records(self) -> Agent:
         other = copy.copy(self)
         other.__dict__.pop("_typical_smoothness", None)
-        curvature = self.loss.curvature_bound(self.privacy.feature_norm)
+        feature_norm = self.privacy.feature_norm if self.privacy else None
+        curvature = self.loss.curvature_bound(feature_norm)
         loss = PublicLoss(self.loss, curvature)
         other.__dict__.update(loss=loss, test=None)
         return other
@@ -230,10 +237,14 @@ class LazyAgents(Sequence[Agent]):
         Returns the agent at a position.
     positions : range
         The positions of the agents.
+    layout : tuple, optional
+        Number and shape of the parameters that every agent must have.
     """
 
-    def __init__(self, make_agent: Callable[[int], Agent], positions: range) -> None:
-        self._make_agent, self._positions = make_agent, positions
+    def __init__(
+        self, make_agent: Callable[[int], Agent], positions: range, layout: _Layout | None = None
+    ) -> None:
+        self._make_agent, self._positions, self._layout = make_agent, positions, layout
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -244,17 +255,35 @@ class LazyAgents(Sequence[Agent]):
     def __getitem__(self, index: slice) -> LazyAgents: ...
     def __getitem__(self, index: int | slice) -> Agent | LazyAgents:
         if isinstance(index, slice):
-            return LazyAgents(self._make_agent, self._positions[index])
+            return LazyAgents(self._make_agent, self._positions[index], self._layout)
         position = self._positions[index]
         agent = self._make_agent(position)
         advice = "return Agent(loss, constraint)"
         instance(f"Problem.lazy: make_agent({position})", agent, Agent, advice)
+        _check_layout(position, agent.loss, self._layout)
         if agent.privacy is not None:
             raise ValueError(
                 f"Problem.lazy: agents must have no privacy budget, got one at {position}; give "
                 "Problem a list of agents, so that the budgets are planned before the first round."
             )
         return agent
+
+    def with_layout(self, layout: _Layout) -> LazyAgents:
+        """Return the agents, each of which must have so many parameters of this shape."""
+        return LazyAgents(self._make_agent, self._positions, layout)
+
+
+_Layout = tuple[int, tuple[int, ...]]
+"""Number and shape of the parameters of an agent."""
+
+
+def _check_layout(i: int, loss: Loss, layout: _Layout | None) -> None:
+    """Raise a ValueError if the agent at a position has parameters of another shape."""
+    if layout is not None and (loss.n, loss.shape) != layout:
+        raise ValueError(
+            f"Problem: agent {i} has {loss.n} parameters of shape {loss.shape} but agent 0 has "
+            f"{layout[0]} of shape {layout[1]}; all losses must share one parameter shape."
+        )
 
 
 class Problem:
@@ -292,13 +321,11 @@ class Problem:
     def __init__(self, agents: Iterable[Agent], center: Center = "average") -> None:
         roster = agents if isinstance(agents, LazyAgents) else _as_roster(agents)
         first = roster[0].loss
-        for i, agent in enumerate(roster if isinstance(roster, list) else ()):
-            if (agent.loss.n, agent.loss.shape) != (first.n, first.shape):
-                raise ValueError(
-                    f"Problem: agent {i} has {agent.loss.n} parameters of shape "
-                    f"{agent.loss.shape} but agent 0 has {first.n} of shape {first.shape}; "
-                    "all losses must share one parameter shape."
-                )
+        if isinstance(roster, LazyAgents):
+            roster = roster.with_layout((first.n, first.shape))
+        else:
+            for i, agent in enumerate(roster):
+                _check_layout(i, agent.loss, (first.n, first.shape))
         if center not in get_args(Center):
             raise ValueError(
                 f"Problem: center must be 'average' or 'free', got {short_repr(center)}; "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import tracemalloc
+from dataclasses import fields, replace
 from itertools import pairwise
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 
-from pcfed import Agent, Checkpointing, Problem, run
-from pcfed.losses import LeastSquares, LogisticRegression
-from pcfed.sets import Box, L1Ball
-from pcfed.simulation import Record, simulate
+from pcfed import Agent, Checkpointing, Gap, Memory, Privacy, Problem, RefusalPolicy, run
+from pcfed.guarantees import certificate_of
+from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
+from pcfed.sets import Box, L1Ball, WholeSpace
+from pcfed.simulation import Record, agent_range, simulate
 from pcfed.simulation.agent_range import AgentRange
 from pcfed.simulation.private_state import PrivateState
 from pcfed.simulation.ranges import LocalRanges
@@ -89,6 +92,47 @@ def test_every_algorithm_runs_in_ranges(name, monkeypatch):
     assert_same_bits(run(problem, ALGORITHMS[name], **options), one)
 
 
+@pytest.mark.parametrize("case", [{}, {"participation": 0.4}], ids=["all agents", "few agents"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_private_agents_have_the_same_noise_in_ranges(name, case, monkeypatch):
+    budget = Privacy(3.0, 1e-5, feature_norm=3.0)
+
+    def make(i):
+        rng = np.random.default_rng(i)
+        loss = SoftmaxRegression(rng.normal(size=(8, 3)), rng.integers(3, size=8), classes=3)
+        return Agent(loss, L1Ball(1.0 + i % 4), privacy=budget if i % 2 else None)
+
+    problem = Problem([make(i) for i in range(37)])
+    options = {**RUN, "batch": 3, **case}
+    one = run(problem, ALGORITHMS[name], **options)
+    monkeypatch.setattr(simulate, "_ranges", in_ranges([*range(0, 37, 4), 37]))
+    assert_same_bits(run(problem, ALGORITHMS[name], **options), one)
+
+
+@pytest.mark.parametrize("allowed", [0, 2, 1000])
+@pytest.mark.parametrize("steps", [1, [3] * 100 + [1] * 50], ids=["equal steps", "other steps"])
+def test_refusals_do_not_depend_on_ranges(steps, allowed, monkeypatch):
+    class Failing(LeastSquares):
+        def gradient(self, x, rows=None, *, out=None):
+            g = super().gradient(x, rows, out=out)
+            g[0] = np.nan
+            return g
+
+    agents = [make_agent(i) for i in range(M)]
+    for i in (3, 90, 91, 140):
+        rng = np.random.default_rng(i)
+        agents[i] = Agent(Failing(rng.normal(size=(6, 5)), rng.normal(size=6)), Box(-0.1, 0.05))
+    options = {"rounds": 3, "local_steps": steps, "refusals": RefusalPolicy(allowed)}
+    problem, algorithm = Problem(agents), ALGORITHMS["FedAvg"]
+    one = run(problem, algorithm, **options)
+    assert [each.agent for each in one.refusals][:4] == [3, 90, 91, 140][: allowed + 1]
+    for edges in ((0, 64, M), (0, 64, 128, M)):
+        monkeypatch.setattr(simulate, "_ranges", in_ranges(edges))
+        other = run(problem, algorithm, **options)
+        assert (other.refusals, other.message) == (one.refusals, one.message)
+        assert_same_bits(other, one)
+
+
 @pytest.mark.parametrize("make", [make_agent, make_classifier])
 @pytest.mark.parametrize("name", ["PCFedSplit", "FedAvg"])
 def test_agents_on_demand_give_the_same_states(name, make):
@@ -121,6 +165,90 @@ def test_only_agents_that_take_part_are_made():
     assert problem.names[3] == "agent 3"
 
 
+@pytest.mark.parametrize("case", [{}, {"output": "average", "x0": np.zeros((500, 5))}])
+@pytest.mark.parametrize("name", ["PCFedSplit", "FedAvg", "PFedMe"])
+def test_few_agents_on_demand_are_alive_at_a_time(name, case, monkeypatch):
+    alive, most, evaluated = WeakSet(), [0], []
+
+    def make(i):
+        agent = make_agent(i)
+        alive.add(agent)
+        most.append(max(most.pop(), len(alive)))
+        return agent
+
+    def look(evaluation):
+        certificate_of(evaluation)
+        assert evaluation.models.shape == (500, 5)
+        evaluated.append(len(alive))
+
+    monkeypatch.setattr(agent_range, "MAX_MADE_AGENTS", 50)
+    monkeypatch.setattr("pcfed.simulation.plan.WINDOW", 50)
+    options = {"rounds": 3, "local_steps": 2, "callbacks": [look], "refusals": RefusalPolicy(9)}
+    result = run(Problem.lazy(500, make), ALGORITHMS[name], **options, **case)
+    assert result.status == "finished"
+    assert max(most) <= 2 * 50
+    assert max(evaluated) <= 1
+
+
+def test_large_lists_of_losses_make_few_agents_at_a_time(monkeypatch):
+    alive, most = WeakSet(), [0]
+
+    def make(i):
+        agent = make_agent(i)
+        alive.add(agent)
+        most.append(max(most.pop(), len(alive)))
+        return agent
+
+    monkeypatch.setattr(agent_range, "MAX_MADE_AGENTS", 50)
+    problem = Problem.lazy(500, make)
+    plan = simulate.Plan(
+        *(problem,), local_steps=1, batch=1.0, sampling="blocks", participation=1.0, seed=0
+    )
+    losses = AgentRange(plan.local, ALGORITHMS["FedAvg"], 500).losses(-1, np.zeros(5))
+    assert losses == [make_agent(i).loss.value(np.zeros(5)) for i in range(500)]
+    assert max(most) <= 2 * 50
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("edges", [(0, M), (0, 64, M)], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "case", [{}, {"output": "average"}, {"memory": Memory("float32")}], ids=str
+)
+def test_large_arrays_are_memory_mapped(case, edges, is_local, monkeypatch):
+    problem, options = Problem([make_agent(i) for i in range(M)]), {**RUN, **case}
+    in_memory = run(problem, ALGORITHMS["PCFedSplit"], **options)
+    monkeypatch.setattr("pcfed.arrays.MAX_MEMORY", 1000)
+    for module in ("agent_range", "engine"):
+        monkeypatch.setattr(f"pcfed.simulation.{module}.MAX_PART", 100)
+    monkeypatch.setattr(LocalRanges, "is_local", is_local)
+    monkeypatch.setattr(simulate, "_ranges", in_ranges(edges))
+    result = run(problem, ALGORITHMS["PCFedSplit"], **options)
+    assert_same_bits(result, in_memory)
+    assert isinstance(result.models, np.memmap)
+    # The private state of one range in this process is in memory already, if it is in float64.
+    if not is_local or len(edges) > 2 or "memory" in case:
+        assert isinstance(result.state.private["W"], np.memmap)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_all_models_are_in_memory_once_at_most(is_local, monkeypatch):
+    problem = Problem([Agent(LeastSquares(np.ones((1, 20)), [1.0]), WholeSpace())] * 4000)
+    monkeypatch.setattr("pcfed.arrays.MAX_MEMORY", 1000)
+    for module in ("agent_range", "engine"):
+        monkeypatch.setattr(f"pcfed.simulation.{module}.MAX_PART", 2000)
+    monkeypatch.setattr(LocalRanges, "is_local", is_local)
+    peaks = []
+
+    def measure(evaluation):
+        tracemalloc.start()
+        assert evaluation.models.shape == (4000, 20)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    run(problem, ALGORITHMS["FedAvg"], rounds=1, callbacks=[measure])
+    assert peaks[0] < 4000 * 20 * 8 / 4  # what is memory-mapped does not count
+
+
 def test_rows_start_when_they_take_part():
     state = PrivateState({"x": np.zeros((1, 2))}, 10, start=lambda rows: {"x": 1.0})
     assert state.peek([3, 4])["x"].tolist() == [[1, 1], [1, 1]]
@@ -143,7 +271,44 @@ def test_lazy_runs_resume(tmp_path):
     assert_same_bits(run(problem, algorithm, **RUN, checkpoint=files), whole)
 
 
+def test_a_run_resumes_with_the_same_memory_only(tmp_path):
+    problem, files = Problem([make_agent(0)]), Checkpointing(tmp_path / "run", resume=True)
+    algorithm, memory = ALGORITHMS["PCFedSplit"], Memory("float32")
+    run(problem, algorithm, rounds=2, checkpoint=files, memory=memory)
+    with pytest.raises(ValueError, match="a run with memory 'float32', and this one has None"):
+        run(problem, algorithm, rounds=4, checkpoint=files)
+    assert run(problem, algorithm, rounds=4, checkpoint=files, memory=memory).state.round == 4
+
+
+def test_gaps_without_bound_make_no_agents_in_the_driver():
+    made = []
+
+    def make(i):
+        made.append(i)
+        return replace(make_agent(i), constraint=WholeSpace())
+
+    def count(evaluation):
+        made.append(None)
+
+    problem, algorithm = Problem.lazy(100, make), ALGORITHMS["FedAvg"]
+    run(problem, algorithm, rounds=2, stop=Gap(1e-3), callbacks=[count])
+    first, second = (k for k, i in enumerate(made) if i is None)
+    # The round, the evaluation and the three sums of a certificate, which begin with projections.
+    assert second - first - 1 == 5 * 100
+
+
+def test_private_agents_have_no_certificate_from_sums():
+    loss = SoftmaxRegression(np.eye(3), np.arange(3), classes=3)
+    problem = Problem([Agent(loss, L1Ball(1.0), privacy=Privacy(3.0, 1e-5))])
+    with pytest.raises(ValueError, match="certify: agents must have no privacy budget"):
+        run(problem, ALGORITHMS["FedAvg"], rounds=1, batch=1, callbacks=[certificate_of])
+
+
 def test_bad_lazy_problems_are_refused():
+    other = Agent(LeastSquares(np.eye(2), np.ones(2)), Box(0, 1))
+    problem = Problem.lazy(9, lambda i: other if i == 7 else make_agent(i))
+    with pytest.raises(ValueError, match=r"agent 7 has 2 parameters .* agent 0 has 5"):
+        run(problem, ALGORITHMS["FedAvg"], rounds=1)
     with pytest.raises(ValueError, match="make_agent must be a function of a position"):
         Problem.lazy(3, [1, 2, 3])
     with pytest.raises(ValueError, match=r"Problem\.lazy: make_agent\(0\) must be"):

@@ -27,7 +27,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pcfed.arrays import Array, Float64Array
-from pcfed.guarantees.certificate import feasible_model, gap_sentence, gap_term, objective_terms
+from pcfed.guarantees.certificate import (
+    feasible_model,
+    gap_sentence,
+    gap_term,
+    objective_terms,
+    refuse_private,
+)
 from pcfed.problem import Agent
 from pcfed.simulation import Evaluation
 
@@ -88,12 +94,15 @@ class FederatedCertificate:
         $f(\hat x) - f^* \le$ ``gap``; None if there is no such bound.
     reason : str or None
         Why there is no bound.
+    convex : bool
+        Whether all losses are convex.
     """
 
     round: int
     objective: float
     gap: float | None
     reason: str | None
+    convex: bool = True
 
     def within(self, tolerance: float) -> bool:
         """Return whether the gap is at most this fraction of the objective."""
@@ -178,12 +187,13 @@ def federated_certificate(
         reason = f"the set of {gap.unbounded} is unbounded along its gradient"
     else:
         return FederatedCertificate(rounds, objective, gap.numbers["gap"], None)
-    return FederatedCertificate(rounds, objective, None, reason)
+    return FederatedCertificate(rounds, objective, None, reason, convex=not terms.nonconvex)
 
 
 def certificate_of(evaluation: Evaluation) -> FederatedCertificate:
     """Return the certificate of the models of a round, from sums over agents wherever they are."""
     problem = evaluation.problem
+    refuse_private(problem.names, problem.agents if problem.is_private else ())
 
     def ask_all(kind: str, received: Mapping[str, Array]) -> Totals:
         summands = Summands(kind, dict(received), problem.m)

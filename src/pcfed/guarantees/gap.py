@@ -77,7 +77,8 @@ class Gap:
             return False
         objective, gap = abs(certificate.objective), certificate.gap
         if gap is None:
-            _refuse_nonconvex(problem)
+            if not certificate.convex:
+                _refuse_nonconvex(problem)
             gap = math.inf
         if not math.isfinite(objective):
             return False

@@ -27,7 +27,7 @@ def plan_merges(
     last : int
         The position before them, −1 if there is none.
     gaps, tags, size
-        The stack, which changes in place; it must have room for 64 entries. Before, all of its
+        The stack, which changes in place; it needs at least 64 entries. Before, all of its
         entries are slots.
     into, left, right
         Receive one number per addition: ``slots[into]`` becomes the sum of the entries ``into`` and

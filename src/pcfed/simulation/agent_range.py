@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pcfed.algorithms import STATISTICS, Algorithm, RoundInfo, Update, Vectors
 from pcfed.algorithms.grid import Grid, Integers, OutsideGrid, add_integers, encode_all
-from pcfed.arrays import Float64Array, Workspace
+from pcfed.arrays import Float64Array, Workspace, large_empty
 from pcfed.losses.stack import Stack
 from pcfed.problem import Agent
 from pcfed.sets import ProjectionError, SetRows
@@ -36,6 +36,12 @@ MAX_CHUNK = 64
 AVERAGED = "averaged models"
 """The name of the means over rounds in a snapshot."""
 
+MAX_PART = 2**23
+"""Numbers of models that are computed or sent together, at most."""
+
+MAX_MADE_AGENTS = 1024
+"""Agents that are made on demand, of which so many are in memory at most in every thread."""
+
 MAX_KEPT_MODELS = 2**24
 """Numbers of models that are kept between two calls of one evaluation."""
 
@@ -52,15 +58,12 @@ class RoundCall:
         The server's state, as it is broadcast.
     positions, steps : sequence of int
         The participants of the range, in order, and their numbers of local steps.
-    max_refusals : int
-        If more updates of the range are refused, the round is aborted.
     """
 
     info: RoundInfo
     server: Vectors
     positions: Sequence[int]
     steps: Sequence[int]
-    max_refusals: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +82,6 @@ class RangeSums:
         Updates that were not accepted.
     bytes_up : int
         Sent by all agents of the range together.
-    aborted : bool
-        Whether more updates were refused than allowed.
     """
 
     sums: PartialSums
@@ -88,7 +89,6 @@ class RangeSums:
     num_accepted: int
     refusals: tuple[Refusal, ...]
     bytes_up: int
-    aborted: bool
 
 
 @dataclass(eq=False)
@@ -144,10 +144,10 @@ class _Aggregation:
             if name not in update.pending:
                 self.workspace.release(rows)
 
-    def result(self, *, aborted: bool) -> RangeSums:
+    def result(self) -> RangeSums:
         """Return what the driver receives."""
         number = sum(len(group) for group, _ in self.accepted)
-        found = (number, tuple(self.refusals), self.bytes_up, aborted)
+        found = (number, tuple(self.refusals), self.bytes_up)
         return RangeSums(self.sums.partial_sums(), self.integers, *found)
 
 
@@ -185,10 +185,11 @@ class AgentRange:
     ) -> None:
         self.plan, self.algorithm, self.grid = plan, algorithm, grid
         self.first, self.stop = plan.first, plan.stop
-        self.n = plan.agent(plan.first).loss.n
+        self.n = plan.n
         self._workers = workers
         self._norm_limit = np.inf if norm_limit is None else norm_limit
-        self._chunk = chunk_size(m)
+        self._chunk, part = chunk_size(m), max(1, MAX_PART // self.n)
+        self._max_span = min(MAX_MADE_AGENTS, part) if plan.is_lazy else part
         # The range of all agents need not cut its sums into nodes.
         is_whole = plan.stop - plan.first == m
         self._sums_range = (0, None) if is_whole else (plan.first, plan.stop)
@@ -214,18 +215,16 @@ class AgentRange:
 
     def start(self, accepted: int, x0: Float64Array) -> None:
         """Start all agents from one vector; those that are made on demand, when they take part."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         rows = self.algorithm.start(x0[None])[1]
 
         def start(some: slice | Sequence[int]) -> Vectors:
             if not self.algorithm.feasible:
                 return rows
             if isinstance(some, slice):
-                agents = self.plan.agents(slice(self.first + some.start, self.first + some.stop))
-            else:
-                agents = [self.plan.agent(self.first + i) for i in some]
-            sets = SetRows([agent.feasible_set for agent in agents])
-            models = np.repeat(np.asarray(x0, np.float64)[None], len(agents), axis=0)
+                some = range(some.start, some.stop)
+            sets = SetRows([self.plan.feasible_set(self.first + i) for i in some])
+            models = np.repeat(np.asarray(x0, np.float64)[None], len(some), axis=0)
             return self.algorithm.start(sets.project(models).astype(np.float64, copy=False))[1]
 
         size = self.stop - self.first
@@ -239,17 +238,17 @@ class AgentRange:
 
     def load(self, accepted: int, private: Vectors) -> None:
         """Continue from private state, one row per agent, which may change in place."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         self._private, self._models = PrivateState.of(private, self._memory), None
 
-    def private(self, accepted: int) -> Vectors:
-        """Return the private state of all agents, one row each, without a copy if possible."""
-        self.settle(accepted)
-        return self._private.all_rows()
+    def private(self, accepted: int, rows: slice) -> Vectors:
+        """Return the private state of some rows of the range, without a copy if possible."""
+        self.finish_round(accepted)
+        return self._private.all_rows(rows)
 
     def snapshot(self, accepted: int) -> dict[str, NDArray[Any]]:
         """Return what `load_snapshot` needs: the private state of agents that have started."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         averaged = {} if self._averaged is None else {AVERAGED: self._averaged}
         return {**self._private.started(), **averaged}
 
@@ -261,18 +260,18 @@ class AgentRange:
 
     def back_up(self, accepted: int) -> None:
         """Copy the private state, for `restore`."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         self._backup = self._private.copy()
 
     def restore(self, accepted: int) -> None:
         """Return to the state of the last `back_up`."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         if self._backup is not None:
             self._private, self._backup, self._models = self._backup, None, None
 
     def free(self, accepted: int) -> None:
         """Free the memory that rounds share."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         self._models = None
         self._workspace.clear()
 
@@ -280,9 +279,8 @@ class AgentRange:
 
     def run_round(self, accepted: int, call: RoundCall) -> RangeSums:
         """Compute the updates of a round, and keep what is needed to commit them."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         self._workspace.start_round()
-        self.plan.start_round()
         self._models = None
         sums = TreeSums(*self._sums_range)
         self._pending = done = _Aggregation(call, self.grid, self._workspace, sums)
@@ -291,23 +289,26 @@ class AgentRange:
         def local(group: list[int]) -> _GroupUpdates:
             return self._local(call, group, steps[group[0]])
 
-        windows = [
-            self.plan.groups(call.info.index, window, steps, min_groups=self._workers)
-            for window in windows_of(call.positions)
-        ]
-        results = self._map(local, [group for groups in windows for group in groups])
-        for groups in windows:
-            in_order = _increases(groups)
-            for updates, refused in islice(results, len(groups)):
-                done.refusals.extend(refused)
-                if len(done.refusals) > call.max_refusals:
-                    return done.result(aborted=True)
-                for group, update in updates:
-                    done.add(group, update, in_order=in_order)
-            done.end_window()
-        return done.result(aborted=False)
+        windows = windows_of(call.positions)
+        # Agents that are made on demand are forgotten after their window; the others are grouped at
+        # once, so that no thread waits for a window to end.
+        for some in [[window] for window in windows] if self.plan.is_lazy else [windows]:
+            grouped = [
+                self.plan.groups(call.info.index, window, steps, min_groups=self._workers)
+                for window in some
+            ]
+            results = self._map(local, [group for groups in grouped for group in groups])
+            for groups in grouped:
+                in_order = _increases(groups)
+                for updates, refused in islice(results, len(groups)):
+                    done.refusals.extend(refused)
+                    for group, update in updates:
+                        done.add(group, update, in_order=in_order)
+                done.end_window()
+            self.plan.forget_agents()
+        return done.result()
 
-    def settle(self, accepted: int) -> None:
+    def finish_round(self, accepted: int) -> None:
         """Commit the updates of the last round if it was aggregated; otherwise forget them."""
         done, self._pending = self._pending, None
         if done is None:
@@ -381,10 +382,11 @@ class AgentRange:
 
     # -- models and metrics -------------------------------------------------------------------
 
-    def models(self, accepted: int, server: Vectors, span: slice | None = None) -> Float64Array:
-        """Return the models of some positions, or of all, one row per agent, in a new array."""
-        self.settle(accepted)
-        return self._models_of(server, span or slice(self.first, self.stop))
+    def models(self, accepted: int, rows: slice, server: Vectors) -> Vectors:
+        """Return the models of some rows of the range, in a new array, as ``models``."""
+        self.finish_round(accepted)
+        start, stop, _ = rows.indices(self.stop - self.first)
+        return {"models": self._models_of(server, slice(self.first + start, self.first + stop))}
 
     def _models_of(
         self,
@@ -395,6 +397,12 @@ class AgentRange:
         project: bool = True,
     ) -> Float64Array:
         """Return the models of some positions, whose agents may be given, in a new array."""
+        if agents is None and span.stop - span.start > self._max_span:
+            found = large_empty((span.stop - span.start, self.n))
+            for part in chunks(span, self._max_span):
+                to = slice(part.start - span.start, part.stop - span.start)
+                found[to] = self._models_of(server, part, project=project)
+            return found
         private = self._private.peek(slice(span.start - self.first, span.stop - self.first))
         own = self.algorithm.model(server, private).astype(np.float64, copy=False)
         shape = (span.stop - span.start, self.n)
@@ -413,22 +421,28 @@ class AgentRange:
 
     def average_models(self, accepted: int, server: Vectors, number: int) -> None:
         """Include the models in their mean over rounds, of which they are the last of a number."""
-        models, mean = self.models(accepted, server), self._averaged
-        self._averaged = models if mean is None else mean + (models - mean) / number
+        self.finish_round(accepted)
+        mean = self._averaged
+        if mean is None:
+            self._averaged = self._models_of(server, slice(self.first, self.stop))
+            return
+        for span in self._spans(self._max_span):
+            rows = slice(span.start - self.first, span.stop - self.first)
+            mean[rows] += (self._models_of(server, span) - mean[rows]) / number
 
-    def averaged_models(self, accepted: int) -> Float64Array:
-        """Return the means over rounds of all models."""
+    def averaged_models(self, accepted: int, rows: slice) -> Vectors:
+        """Return the means over rounds of the models of some rows of the range, as ``models``."""
         if self._averaged is None:
             raise RuntimeError("AgentRange.averaged_models: average_models must be called first.")
-        return self._averaged
+        return {"models": self._averaged[rows]}
 
     def load_averaged_models(self, accepted: int, models: Float64Array) -> None:
         """Continue from means over rounds."""
-        self._averaged = models
+        self._averaged = models.copy()
 
     def model_sums(self, accepted: int, server: Vectors) -> PartialSums:
         """Return the sums of the models, which are kept for `metrics` if they are not too large."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         sums = TreeSums(*self._sums_range)
         if (self.stop - self.first) * self.n <= MAX_KEPT_MODELS:
             models = self._models_of(server, slice(self.first, self.stop))
@@ -442,7 +456,7 @@ class AgentRange:
 
     def sums_of(self, accepted: int, server: Vectors, function: Summand) -> PartialSums:
         """Return the sums of the rows that a function of an agent and its model computes."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         sums = TreeSums(*self._sums_range)
 
         def rows_of(span: slice) -> Float64Array:
@@ -450,7 +464,7 @@ class AgentRange:
             models = self._models_of(server, span, agents)
             return np.stack([function(*pair) for pair in zip(agents, models, strict=True)])
 
-        spans = self._spans(max(1, MAX_GROUP_ENTRIES // self.n))
+        spans = self._spans(min(self._max_span, max(1, MAX_GROUP_ENTRIES // self.n)))
         for span, rows in zip(spans, self._map(rows_of, spans), strict=True):
             sums.add(np.arange(span.start, span.stop), {"row": rows})
         return sums.partial_sums()
@@ -482,9 +496,10 @@ class AgentRange:
         stacked : bool
             Whether the losses at the centre are evaluated together.
         """
-        self.settle(accepted)
+        self.finish_round(accepted)
         kept = self._models[1] if self._models and self._models[0] == accepted else None
         width = max(1, MAX_GROUP_ENTRIES // 2 // self.n) if stacked or self.plan.is_lazy else 1
+        width = min(width, self._max_span)
         if stacked:
             width = -(-width // self._chunk) * self._chunk
             if self.plan.stack is None and not self.plan.is_lazy:
@@ -542,10 +557,13 @@ class AgentRange:
 
     def losses(self, accepted: int, center: Float64Array) -> list[float]:
         """Return every agent's loss at the centre."""
-        self.settle(accepted)
+        self.finish_round(accepted)
         with np.errstate(over="ignore", invalid="ignore"):
-            agents = self.plan.agents(slice(self.first, self.stop))
-            return [agent.loss.value(center) for agent in agents]
+            return [
+                agent.loss.value(center)
+                for span in self._spans(self._max_span)
+                for agent in self.plan.agents(span)
+            ]
 
     def _spans(self, width: int) -> list[slice]:
         return chunks(slice(self.first, self.stop), width)

@@ -181,11 +181,11 @@ class Checkpoint(SavedArchive):
 
     def check(self, run: Mapping[str, str], probe: Float64Array, fresh: State) -> None:
         """Raise a ValueError, whose text is a clause, if the checkpoint is of another run."""
-        for name in run:
-            if self.run.get(name) != run[name]:
+        for name in {**run, **self.run}:
+            if self.run.get(name) != run.get(name):
                 theirs = " ".join(str(self.run.get(name)).split())[:200]
                 raise ValueError(
-                    f"it is of a run with {name} {theirs}, and this one has {run[name]}"
+                    f"it is of a run with {name} {theirs}, and this one has {run.get(name)}"
                 )
         same_shape = self.probe.shape == probe.shape
         if not (same_shape and np.allclose(self.probe, probe, rtol=1e-4, equal_nan=True)):

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
 from pcfed.algorithms import Algorithm, RoundInfo, Sums, Vectors
 from pcfed.algorithms.grid import Grid, Integers, add_integers
-from pcfed.arrays import Float64Array
+from pcfed.arrays import Array, Float64Array, large_empty
 from pcfed.problem import Problem
-from pcfed.simulation.agent_range import RangeSums, RoundCall, Summand
+from pcfed.simulation.agent_range import MAX_PART, RangeSums, RoundCall, Summand
 from pcfed.simulation.plan import Plan
-from pcfed.simulation.ranges import Ranges, joined, joined_rows
+from pcfed.simulation.ranges import Ranges
 from pcfed.simulation.result import Metrics, Record, Refusal, State
 from pcfed.tree_sums import PartialSums, combined_totals, tree_mean
 
@@ -36,9 +36,11 @@ class RoundOutcome:
     aborted : bool
         Whether more updates were refused than allowed, so that the round changed nothing.
     refusals : tuple of Refusal
-        Updates that were not accepted.
+        Updates that were not accepted, in the order of the agents; in an aborted round, one more
+        than allowed.
     bytes_up, bytes_down : int
-        Sent and received by all agents together.
+        Sent and received by all agents together; an aborted round is finished first, and the bytes
+        of refused updates do not count.
     round_info : RoundInfo
         The step and the penalty of the round.
     """
@@ -109,7 +111,7 @@ class Engine:
     @property
     def state(self) -> State:
         """The state after the last round."""
-        private = joined(self._call("private"), self._ranges.edges)
+        private = self._rows("private")
         return State(self.algorithm.state_kind, self.round, self.server, private)
 
     @property
@@ -123,6 +125,23 @@ class Engine:
     def _call(self, method: str, *arguments: Any, **options: Any) -> Iterator[Any]:
         """Call a method of all ranges that changes no state; return the results in order."""
         return self._ranges.call(method, self._accepted, *arguments, **options)
+
+    def _rows(self, method: str, *arguments: Any) -> dict[str, Array]:
+        """Return named rows of all agents; large ones are memory-mapped, and filled in parts."""
+        edges = self._ranges.edges
+        largest = max(stop - first for first, stop in pairwise(edges))
+        width = max(1, MAX_PART // self.problem.n)
+        if len(edges) == 2 and self._ranges.is_local:
+            return dict(next(self._call(method, slice(None), *arguments)))
+        found: dict[str, Array] = {}
+        for start in range(0, largest, width):
+            parts = self._call(method, slice(start, start + width), *arguments)
+            for first, part in zip(edges, parts, strict=False):
+                for name, rows in part.items():
+                    if name not in found:
+                        found[name] = large_empty((edges[-1], *rows.shape[1:]), rows.dtype)
+                    found[name][first + start : first + start + len(rows)] = rows
+        return found
 
     def free(self) -> None:
         """Free the memory that rounds share."""
@@ -152,16 +171,16 @@ class Engine:
         info = self.algorithm.round_info(index, m=m, max_local_steps=max_local_steps)
         ends = np.searchsorted(present, self._ranges.edges).tolist()
         calls = [
-            RoundCall(info, self.server, present[start:end], steps[start:end], max_refusals)
+            RoundCall(info, self.server, present[start:end], steps[start:end])
             for start, end in pairwise(ends)
         ]
         bytes_down = len(present) * sum(vector.nbytes for vector in self.server.values())
         results = self._ranges.run_round(self._accepted, calls)
-        refusals: list[Refusal] = []
-        for each in results:
-            refusals.extend(each.refusals)
+        refusals = sorted(chain(*(each.refusals for each in results)), key=lambda r: r.agent)
         aborted = len(refusals) > max_refusals
-        if not aborted:
+        if aborted:
+            del refusals[max_refusals + 1 :]
+        else:
             self._aggregate(results, info)
             self.round, self._accepted = index + 1, index
         bytes_up = sum(each.bytes_up for each in results)
@@ -197,7 +216,7 @@ class Engine:
 
     def models(self) -> Float64Array:
         """Return all models, one row per agent, in a new array; a large one is memory-mapped."""
-        return joined_rows(self._call("models", self.server), self._ranges.edges)
+        return self._rows("models", self.server)["models"].astype(np.float64, copy=False)
 
     def average_models(self, number: int) -> None:
         """Include the models in their mean over rounds, of which they are the last of a number."""
@@ -206,7 +225,7 @@ class Engine:
 
     def averaged_models(self) -> Float64Array:
         """Return the means over rounds of all models."""
-        return joined_rows(self._call("averaged_models"), self._ranges.edges)
+        return self._rows("averaged_models")["models"].astype(np.float64, copy=False)
 
     def load_averaged_models(self, models: Float64Array) -> None:
         """Continue from means over rounds."""

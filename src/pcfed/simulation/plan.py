@@ -23,7 +23,7 @@ from pcfed.losses.probe import loss_digest
 from pcfed.losses.stack import MAX_BLOCK_FEATURES, Stack
 from pcfed.problem import Agent, LazyAgents, Problem
 from pcfed.sampling import BatchSampler, Purpose, Sampling, random_stream, resolve_batch_size
-from pcfed.sets import WarmStart
+from pcfed.sets import ConvexSet, WarmStart
 from pcfed.simulation.privacy import RunPrivacy, Spent, plan_privacy
 from pcfed.validation import count
 
@@ -288,8 +288,7 @@ class LocalPlan:
     Parameters
     ----------
     agents : sequence of Agent
-        The agents of the range. If they are made on demand, only those of the current round are
-        kept.
+        The agents of the range. If they are made on demand, they are kept until `forget_agents`.
     first : int
         The position of the first one.
     batch, sampling, seed
@@ -313,12 +312,13 @@ class LocalPlan:
         self._privacy = privacy
         self.is_lazy = isinstance(agents, LazyAgents)
         self._given = agents
-        self._made: dict[int, Agent] = {}
+        self._agents_of_round: dict[int, Agent] = {}
         self._warm_starts: dict[int, WarmStart] = {}
         self._constant: dict[int, BatchSampler] = {}
         self._digests: dict[int, str] = {}
         loss = self.agent(first).loss
-        self._max_group = _max_group(loss)
+        self.n, self._max_group = loss.n, _max_group(loss)
+        self.forget_agents()
         self.stack = None if self.is_lazy else self._stack(range(first, self.stop))
 
     def _stack(self, positions: Sequence[int]) -> Stack | None:
@@ -329,19 +329,25 @@ class LocalPlan:
 
     def agent(self, i: int) -> Agent:
         """Return the agent at a position, with its rows in the order in which they are drawn."""
-        if i not in self._made:
+        if i not in self._agents_of_round:
             agent = self._given[i - self.first]
-            self._made[i] = self._shuffled(agent, i) if self._sampling == "blocks" else agent
-        return self._made[i]
+            if self._sampling == "blocks":
+                agent = self._shuffled(agent, i)
+            self._agents_of_round[i] = agent
+        return self._agents_of_round[i]
 
     def agents(self, span: slice) -> Sequence[Agent]:
         """Return the agents of some positions as they were given; they are not kept."""
         return list(self._given[span.start - self.first : span.stop - self.first])
 
-    def start_round(self) -> None:
-        """Forget agents of earlier rounds that are made on demand."""
+    def feasible_set(self, i: int) -> ConvexSet:
+        """Return the set of the agent at a position, which is not kept if it is made for this."""
+        return (self._agents_of_round.get(i) or self._given[i - self.first]).feasible_set
+
+    def forget_agents(self) -> None:
+        """Forget agents that are made on demand."""
         if self.is_lazy:
-            self._made.clear()
+            self._agents_of_round.clear()
             self._warm_starts.clear()
             self._constant.clear()
 

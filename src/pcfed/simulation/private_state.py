@@ -155,18 +155,20 @@ class PrivateState:
             found[name][where] = vectors
         return found
 
-    def all_rows(self) -> dict[str, Array]:
-        """Return all rows in float64; they are the state itself if it is kept so."""
-        everyone = slice(0, self._size)
-        if not self._missing(everyone).size:
-            return self.rows(everyone)
+    def all_rows(self, index: slice = slice(None)) -> dict[str, Array]:
+        """Return many rows in float64; they are views of the state if it is kept so."""
+        start, stop, _ = index.indices(self._size)
+        is_float64 = all(vectors.dtype == np.float64 for vectors in self._arrays.values())
+        if is_float64 and not self._missing(index).size:
+            return self.rows(index)
         found: dict[str, Array] = {
-            name: large_empty(vectors.shape, np.float64) for name, vectors in self._arrays.items()
+            name: large_empty((stop - start, *vectors.shape[1:]), np.float64)
+            for name, vectors in self._arrays.items()
         }
-        for first in range(0, self._size, START_ROWS):
-            some = slice(first, min(first + START_ROWS, self._size))
-            for name, rows in self.peek(some).items():
-                found[name][some] = rows
+        for first in range(start, stop, START_ROWS):
+            last = min(first + START_ROWS, stop)
+            for name, rows in self.peek(slice(first, last)).items():
+                found[name][first - start : last - start] = rows
             self.end_round()
         return found
 

@@ -5,13 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from pcfed.arrays import Array, Float64Array, large_empty
 from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall
 
 
@@ -20,6 +16,9 @@ class Ranges(Protocol):
 
     ``accepted`` is the index of the last round that was aggregated.
     """
+
+    is_local: bool
+    """Whether they are in this process, so that calls may return their own memory."""
 
     @property
     def edges(self) -> Sequence[int]:
@@ -50,6 +49,8 @@ class LocalRanges:
         The ranges, in order.
     """
 
+    is_local = True
+
     def __init__(self, ranges: Sequence[AgentRange]) -> None:
         self._ranges = tuple(ranges)
         self.edges = (0, *(each.stop for each in ranges))
@@ -73,26 +74,3 @@ class LocalRanges:
         """End the threads."""
         for each in self._ranges:
             each.close()
-
-
-def joined(parts: Iterable[Mapping[str, Array]], edges: Sequence[int]) -> dict[str, Array]:
-    """Return named rows of all agents, given those of every range in order.
-
-    Those of a single range are returned as they are; large ones are memory-mapped
-    (`pcfed.arrays.large_empty`).
-    """
-    whole: dict[str, Array] = {}
-    for (first, stop), part in zip(pairwise(edges), parts, strict=True):
-        if len(edges) == 2:
-            return dict(part)
-        for name, rows in part.items():
-            if first == 0:
-                whole[name] = large_empty((edges[-1], *rows.shape[1:]), rows.dtype)
-            whole[name][first:stop] = rows
-    return whole
-
-
-def joined_rows(parts: Iterable[Float64Array], edges: Sequence[int]) -> Float64Array:
-    """Return one row per agent, given those of every range in order; see `joined`."""
-    rows = joined(({"": np.asarray(part)} for part in parts), edges)[""]
-    return rows.astype(np.float64, copy=False)

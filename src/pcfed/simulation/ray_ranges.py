@@ -241,6 +241,8 @@ class RayRanges:
         As for `AgentRange`.
     """
 
+    is_local = False
+
     def __init__(
         self,
         backend: Ray,
@@ -498,7 +500,7 @@ class RayRanges:
                 keeper.keep.remote(k, self._snapshots[k])
 
 
-NO_SUMS = RangeSums(PartialSums(np.empty(0, np.intp), {}), {}, 0, (), 0, aborted=False)
+NO_SUMS = RangeSums(PartialSums(np.empty(0, np.intp), {}), {}, 0, (), 0)
 """The sums of agents that are absent."""
 
 

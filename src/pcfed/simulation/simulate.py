@@ -14,12 +14,12 @@ import numpy as np
 
 from pcfed.algorithms import Algorithm
 from pcfed.algorithms.grid import Grid, check_step
-from pcfed.arrays import Array, Float64Array
+from pcfed.arrays import Array, Float64Array, large_empty
 from pcfed.errors import short_repr
 from pcfed.problem import Problem
 from pcfed.sampling import Purpose, Sampling, random_stream
 from pcfed.sets import SetRows
-from pcfed.simulation.agent_range import AgentRange
+from pcfed.simulation.agent_range import MAX_MADE_AGENTS, AgentRange, chunks
 from pcfed.simulation.checkpoint import Checkpoint, CheckpointFiles, Checkpointing, probe_of
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.hooks import (
@@ -204,7 +204,7 @@ def run(
         place = problem, plan, algorithm, backend, workers
         ranges = _ranges(*place, norm_limit=limit, grid=integers, memory=memory)
         engine = stack.enter_context(Engine(problem, algorithm, plan, ranges, integers))
-        storage = _Storage(engine, output, rounds, checkpoint, journal, stack)
+        storage = _Storage(engine, output, rounds, checkpoint, journal, memory, stack)
         saved = storage.saved
         _start(engine, saved.state if saved else x0, seed)
         recorder = RunRecorder(engine, saved or earlier)
@@ -350,6 +350,7 @@ class _Storage:
         rounds: int,
         checkpoint: PathLike | Checkpointing | None,
         journal: PathLike | None,
+        memory: Memory,
         stack: ExitStack,
     ) -> None:
         self.saved: Checkpoint | None = None
@@ -369,6 +370,8 @@ class _Storage:
             arguments |= {"output": chosen, "journal": journal is not None}
             if engine.grid is not None:
                 arguments["grid"] = engine.grid.step
+            if memory.dtype != IN_MEMORY.dtype:
+                arguments["memory"] = memory.dtype
             if not engine.problem.losses_at_average and not engine.problem.is_lazy:
                 agents = engine.problem.agents
                 arguments["personalization"] = [agent.personalization for agent in agents]
@@ -485,9 +488,11 @@ def _state_of_models(
         models = problem.as_models("run: x0", given)
     server, private = algorithm.start(models)
     if algorithm.feasible:
-        sets = SetRows([agent.feasible_set for agent in problem.agents])
-        feasible = sets.project(np.ascontiguousarray(models, np.float64))
-        private = algorithm.start(feasible.astype(np.float64, copy=False))[1]
+        feasible = large_empty(models.shape)
+        for span in chunks(slice(0, problem.m), MAX_MADE_AGENTS):
+            sets = SetRows([agent.feasible_set for agent in problem.agents[span]])
+            feasible[span] = sets.project(np.ascontiguousarray(models[span], np.float64))
+        private = algorithm.start(feasible)[1]
     return State(algorithm.state_kind, 0, server, private)
 
 
