@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,6 +61,16 @@ def is_path(where: str, value: object) -> None:
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError(
             f"{where} must be the path of a file, got {type_text(value)}; give a str or a Path."
+        )
+
+
+def is_folder(where: str, value: object) -> None:
+    """Raise a ValueError if ``value`` is not the path of an existing folder."""
+    is_path(where, value)
+    if not Path(str(value)).is_dir():
+        raise ValueError(
+            f"{where} must be an existing folder, got {short_repr(value)}; create it, or give "
+            "another one."
         )
 
 

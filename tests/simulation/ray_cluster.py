@@ -12,7 +12,7 @@ from importlib import import_module
 
 from pcfed.simulation.ray_ranges import LOCAL_SETTINGS
 
-OPTIONS = {"num_cpus": 1, "object_store_memory": 2**27}
+OPTIONS = {"num_cpus": 1, "object_store_memory": 2**28}
 
 
 def main() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import warnings
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Lock, Thread
 
 import numpy as np
 import pytest
@@ -16,8 +17,19 @@ from pcfed.losses import LeastSquares
 from pcfed.sets import Box
 from pcfed.simulation import ray_ranges
 from pcfed.simulation.ray_graph import RoundGraph
+from pcfed.simulation.ray_ranges import MAX_RESTARTS, RayRanges
 from tests.simulation.test_ranges import assert_same_bits, in_ranges, make_agent
-from tests.simulation.trapped import OPTIONS, SPRUNG, TRAP, M, problem_of
+from tests.simulation.trapped import (
+    OPTIONS,
+    SPRUNG,
+    TRAP,
+    M,
+    Mortal,
+    PathError,
+    Slow,
+    TrappedActor,
+    problem_of,
+)
 
 ray = pytest.importorskip("ray")
 SPLIT = PCFedSplit()
@@ -81,6 +93,12 @@ def compiled(monkeypatch):
     monkeypatch.setattr(ray_ranges, "RoundGraph", Counting)
     monkeypatch.setattr(ray_ranges, "GRAPH_AFTER", 1)
     return rounds
+
+
+def connect(address):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of variables for accelerators
+        ray.init(address, log_to_driver=False, logging_level="ERROR")
 
 
 def set_trap(folder, text, at):
@@ -147,7 +165,9 @@ def test_a_killed_actor_or_node_changes_no_bit(
     calls, victim, in_folder, output, cluster, address, tmp_path, request
 ):
     graphs = request.getfixturevalue("compiled") if calls == "compiled calls" else []
-    problem, options = problem_of(tmp_path), {**OPTIONS, "output": output}
+    # Snapshots of more than 16 MB are in the object stores, and die with their nodes.
+    problem = problem_of(tmp_path, *((12, 200_000, 3) if victim == "node" else ()))
+    options = {**OPTIONS, "output": output}
     one = run(problem, SPLIT, **options)
     folder = tmp_path / "snapshots" if in_folder else None
     if folder:
@@ -156,7 +176,7 @@ def test_a_killed_actor_or_node_changes_no_bit(
         problem,
         SPLIT,
         **options,
-        backend=Ray(address, 3, folder=folder, snapshot_every=3),
+        backend=Ray(address, 2 if victim == "node" else 3, folder=folder, snapshot_every=3),
         callbacks=set_trap(tmp_path, f"{victim} {cluster.head}", at=8),
     )
     assert (tmp_path / SPRUNG).exists()
@@ -166,6 +186,66 @@ def test_a_killed_actor_or_node_changes_no_bit(
     assert graphs in ([], [8, OPTIONS["rounds"] - 9])
     if victim == "node":
         cluster.replace_node()
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_machine_that_is_lost_before_its_snapshot_is_copied_changes_no_bit(
+    lost, cluster, address, tmp_path, monkeypatch
+):
+    problem, options = problem_of(tmp_path, 12, 200_000, 3), {**OPTIONS, "eval_every": 12}
+    one = run(problem, SPLIT, **options)
+    copy, copies = RayRanges._copy_snapshots, []
+
+    def lose_a_node(self, *snapshots):
+        copies.append(snapshots)
+        if len(copies) == lost:
+            cluster.replace_node()
+        return copy(self, *snapshots)
+
+    monkeypatch.setattr(RayRanges, "_copy_snapshots", lose_a_node)
+    assert_same_bits(run(problem, SPLIT, **options, backend=Ray(address, 2, snapshot_every=3)), one)
+    assert len(copies) == 3
+
+
+@pytest.mark.federation
+def test_an_actor_killed_in_a_snapshot_changes_no_bit(address, tmp_path, monkeypatch):
+    problem, folder = problem_of(tmp_path), tmp_path / "snapshots"
+    folder.mkdir()
+    monkeypatch.setattr(ray_ranges, "RangeActor", TrappedActor)
+    result = run(
+        *(problem, SPLIT),
+        **OPTIONS,
+        backend=Ray(address, 3, folder=folder, snapshot_every=3),
+        # A gradient looks for the trap as well.
+        callbacks=[lambda each: each.record.round == 6 and (tmp_path / TRAP).touch()],
+    )
+    assert not (tmp_path / TRAP).exists()
+    assert_same_bits(result, run(problem, SPLIT, **OPTIONS))
+
+
+@pytest.mark.federation
+def test_an_actor_that_dies_again_and_again_ends_the_run(address, tmp_path, monkeypatch):
+    started, start = [], RayRanges._start_actor
+
+    def count(self, k):
+        started.append(k)
+        return start(self, k)
+
+    monkeypatch.setattr(RayRanges, "_start_actor", count)
+    file = tmp_path / "deaths"
+
+    def problem(deaths):
+        file.write_text("")
+        started.clear()
+        loss = Mortal(np.eye(2), np.ones(2), file=file, deaths=deaths)
+        return Problem([Agent(loss, Box(0, 1))])
+
+    options = {"rounds": 1, "backend": Ray(address, 1)}
+    assert run(problem(deaths=MAX_RESTARTS), FedAvg(0.1), **options).status == "finished"
+    with pytest.raises(RuntimeError, match="the agents 0 to 0 has died 4 times in one call"):
+        run(problem(deaths=9), FedAvg(0.1), **options)
+    assert len(file.read_text()) == len(started) == MAX_RESTARTS + 1
 
 
 @pytest.mark.federation
@@ -197,6 +277,66 @@ def test_agents_later_than_the_deadline_are_absent(address, tmp_path):
     audited = SPLIT.for_center("average").audited(result.state.server, result.state.private)
     for name, rows in audited.items():
         np.testing.assert_allclose(rows.mean(axis=0), result.state.server[name], atol=1e-12)
+
+
+@pytest.mark.federation
+def test_an_actor_that_is_always_late_is_named_and_keeps_its_snapshots(address, tmp_path):
+    agents = [make_agent(0), make_agent(1)]
+    loss = Slow(np.eye(5), np.ones(5), folder=tmp_path)
+    problem = Problem([agents[0], Agent(loss, Box(-1, 1))])
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    backend = Ray(address, 2, folder=folder, snapshot_every=1, deadline=0.3)
+    with pytest.warns(UserWarning, match=r"agents 1 to 1 have been absent in the last 5 rounds"):
+        run(
+            *(problem, FedAvg(0.1)),
+            rounds=8,
+            backend=backend,
+            callbacks=[lambda each: each.record.round == 6 and (tmp_path / TRAP).touch()],
+        )
+    assert (tmp_path / SPRUNG).exists()
+
+
+def test_more_threads_than_a_node_has_processors_are_fine(address, tmp_path):
+    problem = problem_of(tmp_path)
+    result = run(problem, SPLIT, **OPTIONS, workers=2, backend=Ray(address, 1))
+    assert_same_bits(result, run(problem, SPLIT, **OPTIONS))
+
+
+def test_actors_have_as_many_threads_of_pytorch_as_the_driver(address):
+    torch = pytest.importorskip("torch")
+
+    def threads(agent, model):
+        return np.array([float(torch.get_num_threads())])
+
+    before, found = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        run(
+            *(Problem([make_agent(0)]), FedAvg(0.1)),
+            rounds=1,
+            backend=Ray(address, 1),
+            callbacks=[lambda each: found.append(each.sum_over_agents(threads))],
+        )
+    finally:
+        torch.set_num_threads(before)
+    assert found == [3]
+
+
+def own_cluster(*arguments):
+    command = [sys.executable, "-m", "tests.simulation.own_cluster", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("as expected\n"), done.stderr
+
+
+@pytest.mark.federation
+def test_others_cannot_use_the_cluster_of_a_run(address, tmp_path):
+    own_cluster("token", tmp_path, address)
+
+
+@pytest.mark.federation
+def test_an_actor_without_memory_is_replaced():
+    own_cluster("memory")
 
 
 def test_lazy_agents_are_made_in_the_actors(address):
@@ -265,6 +405,42 @@ def test_errors_of_agents_are_those_of_one_process(address):
 
     with pytest.raises(ValueError, match=r"^agent 140: no file; copy it\.$"):
         run(Problem.lazy(150, make_agent), FedAvg(0.1), rounds=1, backend=Ray(address, 2))
+
+
+def test_errors_with_their_own_constructor_keep_their_text(address):
+    def make_agent(i):
+        if i == 140:
+            raise PathError("140.csv", "it was moved")
+        return Agent(LeastSquares(np.eye(2), np.ones(2)), Box(0, 1))
+
+    with pytest.raises(OSError, match=r"^140\.csv is not there: it was moved$"):
+        run(Problem.lazy(150, make_agent), FedAvg(0.1), rounds=1, backend=Ray(address, 2))
+
+
+def test_agents_that_cannot_be_sent_are_named(address):
+    agent = Agent(LeastSquares(np.eye(2), np.ones(2)), Box(0, 1))
+    object.__setattr__(agent, "lock", Lock())
+    with pytest.raises(ValueError, match=r"run: agents must be objects that Ray can pickle"):
+        run(Problem([agent]), FedAvg(0.1), rounds=1, backend=Ray(address, 1))
+
+
+def test_a_folder_that_is_missing_is_named(address, tmp_path):
+    backend = Ray(address, 1, folder=tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"Ray: folder must be an existing folder, got"):
+        run(Problem([make_agent(0)]), FedAvg(0.1), rounds=1, backend=backend)
+
+
+def test_an_address_of_another_cluster_is_refused(cluster):
+    problem = Problem([make_agent(0)])
+    connect(cluster.address)
+    try:
+        port = cluster.address.rpartition(":")[2]
+        for same in (cluster.address, f"localhost:{port}", "auto", None):
+            assert run(problem, FedAvg(0.1), rounds=1, backend=Ray(same)).status == "finished"
+        with pytest.raises(ValueError, match=r"Ray: address must be that of the cluster to which"):
+            run(problem, FedAvg(0.1), rounds=1, backend=Ray("127.0.0.1:9"))
+    finally:
+        ray.shutdown()
 
 
 def test_agents_that_actors_cannot_read_are_named(address):

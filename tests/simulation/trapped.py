@@ -16,6 +16,7 @@ import numpy as np
 from pcfed import Agent, Checkpointing, PCFedSplit, Problem, Ray, run
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box
+from pcfed.simulation.ray_ranges import RangeActor
 
 M = 40
 TRAP, SPRUNG = "trap", "sprung"
@@ -55,13 +56,61 @@ class Trapped(LeastSquares):
         time.sleep(60)  # a node takes its processes with it
 
 
-def problem_of(folder: Path) -> Problem:
+class TrappedActor(RangeActor):
+    """An actor that ends in a snapshot, once a trap is set beside the folder of snapshots."""
+
+    def snapshot(self, accepted, path):
+        trap = Path(path).parents[2] / TRAP
+        if trap.exists():
+            trap.unlink()
+            os._exit(1)
+        return super().snapshot(accepted, path)
+
+
+class Mortal(LeastSquares):
+    """Least squares whose gradient ends the process for the first so many times."""
+
+    def __init__(self, *data, file: Path, deaths: int) -> None:
+        self.file, self.deaths = file, deaths
+        super().__init__(*data)
+
+    def gradient(self, x, rows=None, *, out=None):
+        if self.file.stat().st_size < self.deaths:
+            with self.file.open("a") as file:
+                file.write("x")
+            os._exit(1)
+        return super().gradient(x, rows, out=out)
+
+
+class Slow(LeastSquares):
+    """Least squares whose gradient takes time, and ends the process once a trap is set."""
+
+    def __init__(self, *data, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(*data)
+
+    def gradient(self, x, rows=None, *, out=None):
+        time.sleep(0.6)
+        if (self.folder / TRAP).exists():
+            (self.folder / TRAP).rename(self.folder / SPRUNG)
+            os._exit(1)
+        return super().gradient(x, rows, out=out)
+
+
+class PathError(OSError):
+    """An error that cannot be made from its text."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is not there: {reason}")
+
+
+def problem_of(folder: Path, agents: int = M, n: int = 5, samples: int = 6) -> Problem:
     def make_agent(i):
         rng = np.random.default_rng(i)
-        loss = Trapped(rng.normal(size=(6, 5)), rng.normal(size=6), folder=folder)
+        loss = Trapped(rng.normal(size=(samples, n)), rng.normal(size=samples), folder=folder)
         return Agent(loss, Box(-0.1 - 0.01 * (i % 7), 0.05), personalization=i % 2 / 2)
 
-    return Problem([make_agent(i) for i in range(M)])
+    return Problem([make_agent(i) for i in range(agents)])
 
 
 def main() -> None:

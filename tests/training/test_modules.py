@@ -131,6 +131,16 @@ def test_a_training_that_is_bad_for_all_agents_says_what_to_change(tmp_path):
     assert "set personalization = 1 to train its own model on its own loss" in warned[0].sentence
 
 
+@pytest.mark.federation
+def test_it_runs_on_ray(tmp_path):
+    pytest.importorskip("ray")
+    short = CONFIG.replace("rounds = 60", "rounds = 3")
+    folder_of(tmp_path, short, "import layers\n" + NET.replace("nn.Linear", "layers.Linear"))
+    (tmp_path / "layers.py").write_text("from torch import nn\n\n\nclass Linear(nn.Linear): ...\n")
+    done = command(tmp_path, "--allow-import", "--ray", "--actors", "2")
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_command_asks_for_consent(tmp_path):
     short = CONFIG.replace("rounds = 60", "rounds = 5")
     folder_of(tmp_path, short, NET + "open('it ran', 'w').close()\n")

@@ -255,7 +255,8 @@ class AgentRange:
     def load_snapshot(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what `snapshot` returned, in a range that has started."""
         vectors = dict(snapshot)
-        self._averaged = vectors.pop(AVERAGED, None)
+        averaged = vectors.pop(AVERAGED, None)
+        self._averaged = None if averaged is None else averaged.copy()  # it may be read-only
         self._private.load_started(vectors)
 
     def back_up(self, accepted: int) -> None:

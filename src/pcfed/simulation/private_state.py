@@ -6,7 +6,6 @@ import mmap
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,7 +15,7 @@ from pcfed.algorithms import Vectors
 from pcfed.arrays import Array, large_empty
 from pcfed.errors import short_repr
 from pcfed.storage.saved import PathLike
-from pcfed.validation import is_path
+from pcfed.validation import is_folder
 
 Rows = slice | Sequence[int]
 """Rows of the range, counted from its first agent."""
@@ -60,12 +59,7 @@ class Memory:
                 f"{short_repr(self.dtype)}; choose one."
             )
         if self.folder is not None:
-            is_path("Memory: folder", self.folder)
-            if not Path(self.folder).is_dir():
-                raise ValueError(
-                    f"Memory: folder must be an existing folder, got {short_repr(self.folder)}; "
-                    "create it, or give another one."
-                )
+            is_folder("Memory: folder", self.folder)
 
 
 IN_MEMORY = Memory()

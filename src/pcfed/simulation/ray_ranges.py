@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,11 +47,13 @@ from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.archive import load_arrays, save_arrays
 from pcfed.storage.saved import PathLike
 from pcfed.tree_sums import PartialSums
-from pcfed.validation import count, is_path, positive
+from pcfed.validation import count, is_folder, is_path, positive
 
 MAX_RESTARTS = 3
 """How often an actor is started again for one call."""
 
+MAX_MISSED = 5
+"""Rounds in a row for which an actor may be too late without a warning."""
 
 LOCAL_SETTINGS = {
     "RAY_worker_niceness": "0",  # 15 by default: actors would wait for all other programs
@@ -89,7 +95,8 @@ class Ray:
         default a cluster is started on this machine and stopped after the run.
     actors : int, optional
         Number of actors; by default as many as the cluster has processors, divided by the number of
-        threads of each (``run(..., workers=1)``).
+        threads of each (``run(..., workers=1)``). There may be fewer, because ranges consist of
+        whole groups of agents: at most 24 for 48 agents, and 32 for 1,000.
     folder : path, optional
         A folder that all machines see, for snapshots of private state. By default they are in the
         object store of Ray, with a copy on another machine.
@@ -97,8 +104,9 @@ class Ray:
         Rounds between two snapshots. If an actor dies, at most so many of its rounds are repeated.
         By default, snapshots take about a twentieth of the time.
     deadline : float, optional
-        Seconds after which the agents of an actor that has not answered count as absent. By default
-        rounds wait for all actors, and results do not depend on their speed.
+        Seconds after which the agents of an actor that has not answered count as absent; calls are
+        then not compiled. By default rounds wait for all actors, and results do not depend on their
+        speed. Evaluations always wait.
 
     Examples
     --------
@@ -144,6 +152,8 @@ class RangeSettings:
     grid: Grid | None
     memory: Memory
     privacy: RunPrivacy | None
+    torch_threads: int | None
+    """The number of threads of PyTorch in the driver, on which the last bits of losses depend."""
 
     def build(self) -> AgentRange:
         """Return the range."""
@@ -179,6 +189,8 @@ class RangeActor:
         self._kept: dict[int, Snapshot] = {}
         self._lock = threading.Lock()  # a compiled graph calls from a thread of its own
         one_blas_thread().__enter__()
+        if settings.torch_threads is not None:
+            import_module("torch").set_num_threads(settings.torch_threads)
 
     @cached_property
     def _range(self) -> AgentRange:
@@ -187,7 +199,7 @@ class RangeActor:
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the range."""
-        with self._lock:
+        with self._lock, _portable_errors():
             return getattr(self._range, method)(*arguments, **options)
 
     def run_round(self, accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
@@ -199,13 +211,15 @@ class RangeActor:
         """Run a round that is called by a `RoundGraph`."""
         return self.run_round(*own, {name: vector.copy() for name, vector in server.items()})
 
-    def snapshot(self, accepted: int, path: str | None) -> tuple[bool, Snapshot]:
-        """Return the state of the range, or write it to a file and return its path."""
-        vectors = self.call("snapshot", accepted)
+    def snapshot(self, accepted: int, path: str | None) -> tuple[str, Snapshot]:
+        """Return this machine and the state of the range, or the path of a file with the state."""
+        ray: Any = import_module("ray")
+        node, vectors = ray.get_runtime_context().get_node_id(), self.call("snapshot", accepted)
         if path is None:
-            return True, vectors
-        save_arrays(Path(path), {}, vectors)
-        return True, path
+            return node, vectors
+        with _portable_errors():
+            save_arrays(Path(path), {}, vectors)
+        return node, path
 
     def recover(self, start: Call, snapshot: Snapshot | None, calls: Sequence[Call]) -> Any:
         """Start, continue from a snapshot, and repeat calls; return the result of the last."""
@@ -221,11 +235,6 @@ class RangeActor:
     def keep(self, k: int, snapshot: Snapshot) -> None:
         """Keep a copy of the snapshot of another range on this machine."""
         self._kept[k] = snapshot
-
-    def node(self) -> str:
-        """Return the id of the machine that this actor runs on."""
-        ray: Any = import_module("ray")
-        return str(ray.get_runtime_context().get_node_id())
 
 
 class RayRanges:
@@ -255,51 +264,66 @@ class RayRanges:
         grid: Grid | None,
         memory: Memory,
     ) -> None:
+        if backend.folder is not None:
+            is_folder("Ray: folder", backend.folder)
         ray: Any = import_module("ray")
         self._ray, self._backend = ray, backend
-        self._has_connected = _connect(backend)
-        processors = int(ray.cluster_resources().get("CPU", 1))
-        self.edges = range_edges(problem.m, backend.actors or max(1, processors // workers))
-        number = len(self.edges) - 1
-        # More actors than processors are fine, but Ray would wait for processors to become free.
-        self._processors = workers if number * workers <= processors else 0
-        self._settings = [
-            ray.put(
-                RangeSettings(
-                    agents=problem.agents[first:stop],
-                    first=first,
-                    m=problem.m,
-                    batch=plan.batch,
-                    sampling=plan.sampling,
-                    seed=plan.seed,
-                    algorithm=algorithm,
-                    workers=workers,
-                    norm_limit=norm_limit,
-                    grid=grid,
-                    memory=memory,
-                    privacy=plan.privacy,
-                )
-            )
-            for first, stop in pairwise(self.edges)
-        ]
-        self._actor_class = ray.remote(RangeActor)
-        self._actors = [self._start_actor(k) for k in range(number)]
+        self._actors: list[Any] = []
         self._graph: RoundGraph | None = None
+        self._folder: Path | None = None
+        self._has_connected = _connect(backend)
+        try:
+            # A node runs so many actors with a processor for every thread.
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            places = sum(int(resources.get("CPU", 0)) // workers for resources in nodes)
+            self.edges = range_edges(problem.m, backend.actors or max(1, places))
+            number = len(self.edges) - 1
+            # More actors are fine, but Ray would wait for processors to become free.
+            self._processors = workers if number <= places else 0
+            torch: Any = sys.modules.get("torch")
+            self._settings = [
+                self._put_settings(
+                    RangeSettings(
+                        agents=problem.agents[first:stop],
+                        first=first,
+                        m=problem.m,
+                        batch=plan.batch,
+                        sampling=plan.sampling,
+                        seed=plan.seed,
+                        algorithm=algorithm,
+                        workers=workers,
+                        norm_limit=norm_limit,
+                        grid=grid,
+                        memory=memory,
+                        privacy=plan.privacy,
+                        torch_threads=torch and torch.get_num_threads(),
+                    )
+                )
+                for first, stop in pairwise(self.edges)
+            ]
+            self._actor_class = ray.remote(RangeActor)
+            self._actors.extend(self._start_actor(k) for k in range(number))
+            if backend.folder is not None:
+                folder = tempfile.mkdtemp(prefix="pcfed-", dir=backend.folder)
+                self._folder = Path(folder).absolute()
+        except BaseException:
+            self.close()
+            raise
         self._rounds = 0
         self._starts: list[Call] = [("start", (-1, np.zeros(problem.n)), {})] * number
         self._snapshots: list[Any] = [None] * number
         self._calls: list[list[Call]] = [[] for _ in range(number)]
         """The calls since a snapshot that change the state of a range."""
         self._rounds_since_snapshot = 0
+        self._num_snapshots = 0
         self._last_snapshot, self._snapshot_seconds = time.monotonic(), 0.0
         self._is_backed_up = False
         self._late: dict[int, Any] = {}
         """Where answers arrive that are later than the deadline, by range."""
         self._is_counted = [True] * number
         """Whether the answer of a range to its last round was in time."""
-        self._folder: Path | None = None
-        if backend.folder is not None:
-            self._folder = Path(tempfile.mkdtemp(prefix="pcfed-", dir=backend.folder)).absolute()
+        self._missed = [0] * number
+        """In how many rounds a range was late since it was last in time."""
 
     def close(self) -> None:
         """End all actors, and the connection to the cluster if it was made for this run."""
@@ -308,6 +332,8 @@ class RayRanges:
             self._ray.kill(actor)
         if self._has_connected:
             self._ray.shutdown()
+            if self._backend.address is None:
+                _read_variables()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -397,10 +423,25 @@ class RayRanges:
             _, late = self._ray.wait(some, num_returns=len(some), timeout=self._backend.deadline)
             self._late |= {k: each for k, each in answers.items() if each in late}
         self._is_counted = [k not in self._late for k in range(len(calls))]
+        self._warn_of_late_ranges()
         return [
             self._answer(k, answers[k]) if counted else NO_SUMS
             for k, counted in enumerate(self._is_counted)
         ]
+
+    def _warn_of_late_ranges(self) -> None:
+        """Warn of ranges that have been late in many rounds, one after the other."""
+        for k, counted in enumerate(self._is_counted):
+            self._missed[k] = 0 if counted else self._missed[k] + 1
+            if self._missed[k] == MAX_MISSED:
+                first, stop = self.edges[k : k + 2]
+                warnings.warn(
+                    f"Ray: the agents {first} to {stop - 1} have been absent in the last "
+                    f"{MAX_MISSED} rounds, because their actor takes longer than deadline="
+                    f"{self._backend.deadline:g}; raise it, or use more actors with fewer agents "
+                    "each.",
+                    stacklevel=2,
+                )
 
     def _forget_late_answers(self) -> None:
         """Let ranges take part again whose late answers have arrived since."""
@@ -415,6 +456,15 @@ class RayRanges:
 
     # -- failures -----------------------------------------------------------------------------
 
+    def _put_settings(self, settings: RangeSettings) -> Any:
+        """Send the agents of a range to the object store."""
+        try:
+            return self._ray.put(settings)
+        except self._ray.exceptions.RayError:
+            raise
+        except Exception as error:  # agents may raise anything when they are pickled
+            raise _unreadable(error) from None
+
     def _start_actor(self, k: int) -> Any:
         """Start the actor of a range somewhere in the cluster."""
         options = {"num_cpus": self._processors, "scheduling_strategy": "SPREAD"}
@@ -425,25 +475,35 @@ class RayRanges:
 
         ``query`` is the call that is answered if it is not the last one that changes the state.
         """
-        for _ in range(MAX_RESTARTS):
+        first, stop = self.edges[k : k + 2]
+        for restarts in range(MAX_RESTARTS + 1):
             try:
                 return self._ray.get(answer)
             except self._ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, self._ray.exceptions.ObjectLostError):
+                    raise RuntimeError(
+                        f"Ray: the private state of the agents {first} to {stop - 1} is lost, with "
+                        "all machines that had a copy; resume from a checkpoint, and give "
+                        "Ray(folder=...) to keep it in files."
+                    ) from None
                 raise error.cause from None
             except self._losses as error:
                 _check_start(error)
-                answer = self._recover(k, query)
-        first, stop = self.edges[k : k + 2]
+                if restarts < MAX_RESTARTS:
+                    answer = self._recover(k, query)
         raise RuntimeError(
-            f"Ray: the actor of the agents {first} to {stop - 1} has died {MAX_RESTARTS} times in "
-            "one call; give its machine more memory, or use more actors with fewer agents each."
+            f"Ray: the actor of the agents {first} to {stop - 1} has died {MAX_RESTARTS + 1} times "
+            "in one call; give its machine more memory, or use more actors with fewer agents each."
         )
 
     @property
     def _losses(self) -> tuple[type[Exception], ...]:
         """The exceptions after which a range is recovered."""
         errors = self._ray.exceptions
-        return errors.RayActorError, errors.ObjectLostError
+        return (
+            *(errors.RayActorError, errors.ObjectLostError),
+            *(errors.OutOfMemoryError, errors.NodeDiedError),
+        )
 
     def _recover(self, k: int, query: Call | None = None) -> Any:
         """Take a range to its present state in a new actor; return where its answer arrives."""
@@ -470,34 +530,42 @@ class RayRanges:
         answers = {}
         for k, actor in enumerate(self._actors):
             if k not in self._late:
-                name = f"range-{k}-{self._accepted(k, accepted)}.npz"
+                name = f"range-{k}-{self._num_snapshots}.npz"
                 path = None if self._folder is None else str(self._folder / name)
                 arguments = self._accepted(k, accepted), path
                 answers[k] = actor.snapshot.options(num_returns=2).remote(*arguments)
-        for k, (is_done, snapshot) in answers.items():
+        self._num_snapshots += 1
+        nodes, snapshots = {}, {}
+        for k, (node, snapshot) in answers.items():
             try:
-                self._ray.get(is_done)
+                nodes[k], snapshots[k] = self._ray.get(node), snapshot
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause from None
-            except self._losses:  # keep the snapshot before
+            except self._losses:  # the new actor begins with the snapshot before
                 self._answer(k, self._recover(k))
-                continue
+        lost = set() if self._folder else self._copy_snapshots(snapshots, nodes)
+        for k in snapshots.keys() - lost:
             earlier = self._snapshots[k]
-            self._snapshots[k], self._calls[k] = snapshot, []
+            self._snapshots[k], self._calls[k] = snapshots[k], []
             if self._folder is not None and earlier is not None:
                 Path(self._ray.get(earlier)).unlink()
-        if self._folder is None:
-            self._copy_snapshots()
         self._rounds_since_snapshot = 0
 
-    def _copy_snapshots(self) -> None:
-        """Let every snapshot be on two machines, if there are several."""
-        nodes = [self._answer(k, actor.node.remote()) for k, actor in enumerate(self._actors)]
-        for k, node in enumerate(nodes):
-            others = [i for i, each in enumerate(nodes) if each != node]
-            if others and self._snapshots[k] is not None:
+    def _copy_snapshots(self, snapshots: Mapping[int, Any], nodes: Mapping[int, str]) -> set[int]:
+        """Let every snapshot be on two machines, if there are several; return where it failed."""
+        copies = {}
+        for k, snapshot in snapshots.items():
+            others = [i for i, node in nodes.items() if node != nodes[k]]
+            if others:
                 keeper = self._actors[others[k % len(others)]]
-                keeper.keep.remote(k, self._snapshots[k])
+                copies[k] = keeper.keep.remote(k, snapshot)
+        lost = set()
+        for k, copied in copies.items():
+            try:
+                self._ray.get(copied)
+            except self._ray.exceptions.RayError:  # one of the two machines has died
+                lost.add(k)
+        return lost
 
 
 NO_SUMS = RangeSums(PartialSums(np.empty(0, np.intp), {}), {}, 0, (), 0)
@@ -507,37 +575,127 @@ NO_SUMS = RangeSums(PartialSums(np.empty(0, np.intp), {}), {}, 0, (), 0)
 def _check_start(error: Exception) -> None:
     """Raise a ValueError if an actor has died because it could not read its agents."""
     if getattr(error, "actor_init_failed", False):
-        raise ValueError(
-            "run: agents must be objects that Ray can pickle, of modules that actors can import, "
-            f"got an error: {one_line(str(error))[-300:]}; move make_agent and what it uses into a "
-            "module."
-        ) from None
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> ValueError:
+    """Return the error for agents that can't be sent to actors."""
+    return ValueError(
+        "run: agents must be objects that Ray can pickle, of modules that actors can import, "
+        f"got an error: {one_line(str(error))[-300:]}; move make_agent and what it uses into a "
+        "module."
+    )
+
+
+@contextmanager
+def _portable_errors() -> Iterator[None]:
+    """Replace errors that the driver could not unpickle by built-in ones with the same text."""
+    try:
+        yield
+    except Exception as error:
+        pickled: Any = import_module("ray.cloudpickle")
+        try:
+            pickled.loads(pickled.dumps(error))
+        except Exception:  # constructors may raise anything
+            raise _as_built_in(error) from None
+        raise
+
+
+def _as_built_in(error: Exception) -> Exception:
+    """Return an error of the nearest built-in class with the same text."""
+    for kind in type(error).__mro__:
+        if kind.__module__ == "builtins":
+            with suppress(TypeError):  # it may need other arguments
+                plain: Exception = kind(str(error))
+                return plain
+    return RuntimeError(str(error))
+
+
+def pickle_by_value(modules: Iterable[ModuleType]) -> None:
+    """Send the classes and functions of modules that actors cannot import with the agents."""
+    for module in modules:
+        import_module("ray.cloudpickle").register_pickle_by_value(module)
 
 
 def _connect(backend: Ray) -> bool:
     """Connect to the cluster; return whether this made a connection that must be ended."""
     ray: Any = import_module("ray")
     if ray.is_initialized():
+        _check_connected(ray.get_runtime_context().gcs_address, backend.address)
         return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it asks the internet
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # it warns without
+    variables = {
+        "RAY_USAGE_STATS_ENABLED": "0",  # it asks the internet
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # it warns without
+    }
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if backend.address is None:
         quiet["include_dashboard"] = False
-        for name, value in LOCAL_SETTINGS.items():
-            os.environ.setdefault(name, value)
+        variables |= LOCAL_SETTINGS
+    variables |= {name: os.environ[name] for name in variables.keys() & os.environ.keys()}
+    if backend.address is None:
+        # Its ports are open to the network, and whoever connects can run code.
+        variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         if backend.address is not None:
             _check_reachable(backend.address)
-        with _same_sigterm_handler(), _silent_stderr():
+        with _environment(variables), _same_sigterm_handler(), _silent_stderr():
+            if backend.address is None:
+                _read_variables()
             ray.init(address=backend.address or "local", **quiet)
     except (OSError, RuntimeError, ValueError) as error:
+        if backend.address is None:
+            _read_variables()
         raise ValueError(
             f"Ray: address must be that of a running cluster, got {backend.address!r} "
             f"({one_line(str(error))[:200]}); start one with `ray start --head`, or leave it out "
             "to use this machine."
         ) from None
     return True
+
+
+def _read_variables() -> None:
+    """Let Ray's compiled code read the environment again, as if Ray had just been imported."""
+    compiled: Any = import_module("ray._raylet")
+    compiled.AuthenticationTokenLoader.instance().reset_cache()
+    compiled.Config.initialize("")
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment in a block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _check_connected(connected: str, address: str | None) -> None:
+    """Raise a ValueError if this process is connected to another cluster than that at an address.
+
+    Addresses of Ray's client, such as ``ray://host:10001``, are not compared.
+    """
+    if address in (None, "auto") or "/" in str(address):
+        return
+    if _resolved(str(address)) != _resolved(connected):
+        raise ValueError(
+            f"Ray: address must be that of the cluster to which this process is connected, "
+            f"{connected}, got {address!r}; call ray.shutdown() first, or leave it out."
+        )
+
+
+def _resolved(address: str) -> tuple[str, str]:
+    """Return the IP address of a host, and its port."""
+    ray: Any = import_module("ray")
+    host, _, port = address.rpartition(":")
+    with suppress(OSError):
+        host = socket.gethostbyname(host)
+    return ray.util.get_node_ip_address() if host.startswith("127.") else host, port
 
 
 def _check_reachable(address: str) -> None:

@@ -32,6 +32,9 @@ from pcfed.storage.atomic import FileError
 OWN_ERRORS = (ValueError, OSError, ArithmeticError, FileError)
 """Errors that pcfed raises itself; their messages are sentences."""
 
+RUN_MODULES: list[ModuleType] = []
+"""Files of users that have been run as modules, which other processes cannot import."""
+
 
 def load_module(config: Config, *, allow_import: bool) -> tuple[Any, str]:
     """Return the module of ``model.module`` and the SHA-256 of the code that was run.
@@ -127,6 +130,7 @@ def _run_file(path: Path, content: bytes) -> ModuleType:
     spec = ModuleSpec(name, loader, origin=str(path))
     spec.has_location = True
     module = module_from_spec(spec)
+    before = set(sys.modules)
     sys.modules[name] = module  # dataclasses look for it there
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
@@ -134,4 +138,8 @@ def _run_file(path: Path, content: bytes) -> ModuleType:
         loader.exec_module(module)
     finally:
         sys.path.remove(folder)
+    for imported in sorted(sys.modules.keys() - before):
+        file = Path(getattr(sys.modules[imported], "__file__", None) or "/")
+        if file.is_relative_to(folder) and "site-packages" not in file.parts:
+            RUN_MODULES.append(sys.modules[imported])
     return module

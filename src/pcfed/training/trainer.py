@@ -19,12 +19,13 @@ from pcfed.guarantees import Gap
 from pcfed.problem import Problem
 from pcfed.sets import ProjectionError
 from pcfed.simulation import Checkpointing, Evaluation, Ray, RefusalPolicy, run
+from pcfed.simulation.ray_ranges import pickle_by_value
 from pcfed.simulation.result import Result
 from pcfed.simulation.runner import rounds_text
 from pcfed.simulation.threads import Workers
 from pcfed.training.alone import can_be_solved, solve_alone
 from pcfed.training.directory import RunDirectory
-from pcfed.training.modules import user_code_errors
+from pcfed.training.modules import RUN_MODULES, user_code_errors
 from pcfed.training.outcome import Outcome, evaluate_training
 from pcfed.training.setup import TrainingSetup, build_setup
 from pcfed.training.step_search import (
@@ -340,6 +341,8 @@ class Trainer:
     ) -> Result:
         """Call `pcfed.run` with the settings that training and comparison have in common."""
         training = self.config.training
+        if self.backend is not None:
+            pickle_by_value(RUN_MODULES)
         return run(
             self.setup.problem,
             algorithm,
