@@ -140,6 +140,6 @@ def _run_file(path: Path, content: bytes) -> ModuleType:
         sys.path.remove(folder)
     for imported in sorted(sys.modules.keys() - before):
         file = Path(getattr(sys.modules[imported], "__file__", None) or "/")
-        if file.is_relative_to(folder) and "site-packages" not in file.parts:
+        if file.resolve().is_relative_to(folder) and "site-packages" not in file.parts:
             RUN_MODULES.append(sys.modules[imported])
     return module
