@@ -212,6 +212,7 @@ class Setup:
                 algorithm=self.algorithm,
                 workers=1,
                 privacy=None,
+                torch_threads=None,
                 **options,
             )
             for first, stop in pairwise(edges)
