@@ -76,13 +76,50 @@ def _cell_row(results: MethodResults, cell: Cell, methods: list[str]) -> str:
     return f"| {cell.title} | {' | '.join(texts)} |"
 
 
+def kinds_table(results: MethodResults) -> str:
+    """Return one row per method: the mean accuracy over the cells of a kind, the best in bold."""
+    kinds = {
+        "labels differ": [c for c in results.cells if c.split in ("dirichlet", "classes")],
+        "i.i.d.": [c for c in results.cells if c.split == "iid"],
+        "Swissmetro": [c for c in results.cells if c.data == "swissmetro"],
+        "Electricity": [c for c in results.cells if c.data == "electricity"],
+    }
+    headings = [f"{name} ({len(cells)})" for name, cells in kinds.items()]
+    methods = _everywhere(results)
+    means = np.array(
+        [
+            [
+                np.mean([results.accuracy(cell, method).mean for cell in cells])
+                for cells in kinds.values()
+            ]
+            for method in methods
+        ]
+    )
+    rows = [f"| cells | {' | '.join(headings)} |", "|---" * (len(kinds) + 1) + "|"]
+    for method, row in zip(methods, means, strict=True):
+        texts = [f"{100 * each:.1f}" for each in row]
+        bold = [
+            f"**{text}**" if each == best else text
+            for text, each, best in zip(texts, row, means.max(axis=0), strict=True)
+        ]
+        rows.append(f"| {method} | {' | '.join(bold)} |")
+    return "\n".join(rows)
+
+
+def _everywhere(results: MethodResults) -> list[str]:
+    """Return the methods that are in all cells."""
+    return [
+        method
+        for method in results.methods
+        if all(method in results.methods_in(cell) for cell in results.cells)
+    ]
+
+
 def rounds_table(results: MethodResults) -> str:
     """Return one row per method: the mean accuracy over all cells after some rounds."""
     rows = [f"| rounds | {' | '.join(map(str, ROUNDS))} | all |", "|---" * (len(ROUNDS) + 2) + "|"]
-    for method in results.methods:
+    for method in _everywhere(results):
         runs = [each for each in results.runs if each.method == method]
-        if len(runs) < len(results.cells):
-            continue
         means = [
             np.mean([dict(score.course).get(done, 0.0) for each in runs for score in each.scores])
             for done in ROUNDS
@@ -111,6 +148,7 @@ def tables(results: MethodResults) -> dict[str, str]:
     return {
         "methods": overall_table(results),
         "cells": cell_table(results),
+        "kinds": kinds_table(results),
         "rounds": rounds_table(results),
         "findings": "\n".join(f"- {each}" for each in method_findings(results)),
         "origin": origin(results),

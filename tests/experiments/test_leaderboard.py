@@ -404,8 +404,10 @@ def test_findings_are_those_of_the_numbers():
     far = replace(scores(TINY, "", 0.4).scores[0], infeasibility=2.5, shared=SharedScore(0.5, 2.5))
     inside = replace(far, infeasibility=1e-5, shared=SharedScore(0.3, 1e-5))
     runs += [replace(scores(cell, "ProxAL", 0.4), scores=(far, inside)) for cell in cells]
+    diverged = SeedScore((0.0, 0.0), math.inf, 0.0, (), 0.0, 1.0)
+    runs[3] = replace(runs[3], scores=(runs[3].scores[0], diverged))
     results = MethodResults(tuple(runs))
-    rank, alone, ours, default, outside, shared = method_findings(results)
+    rank, alone, ours, default, outside, shared, last = method_findings(results)
     assert rank.startswith("PCFedSplit has the best mean rank, 1.0 of 5. Nemenyi's test")
     assert rank.endswith("from alone, d and ProxAL, and not from Ditto.")
     assert alone.endswith(
@@ -418,6 +420,7 @@ def test_findings_are_those_of_the_numbers():
     )
     assert "in 14 of 28 trainings; the largest distance is 2.5. Where it is, " in shared
     assert shared.endswith("its mean accuracy is 30.0 %.")
+    assert last == "Trainings that diverged and have the score 0: 1 of d."
     assert DEFAULTS not in results.mean_ranks()
     section = methods_section(results)
     (chart,) = (each for each in section.blocks if isinstance(each, ChartGroup))
@@ -427,7 +430,7 @@ def test_findings_are_those_of_the_numbers():
 
 def test_the_tables_of_the_documentation_are_those_of_the_saved_results():
     results = MethodResults.load(DOCS / "methods_results.json")
-    assert [cell.slug for cell in results.cells] == [cell.slug for cell in CELLS]
+    assert results.cells == CELLS
     assert all(len(each.scores) == SEEDS for each in results.runs)
     pictures = runpy.run_path(str(DOCS / "methods_pictures.py"))
     page = (DOCS / "which-method.md").read_text("utf-8")

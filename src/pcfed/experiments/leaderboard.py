@@ -33,7 +33,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.stats import rankdata, studentized_range
@@ -79,7 +79,7 @@ from pcfed.losses import Loss
 from pcfed.problem import DEFAULT_COUPLING, Agent, Center, Problem
 from pcfed.sets import SetRows
 from pcfed.simulation import Evaluation, run
-from pcfed.storage.saved import Metadata, SavedJson, Upgrades
+from pcfed.storage.saved import Metadata, SavedJson
 
 METHODS = "methods"
 """The name of this experiment."""
@@ -456,7 +456,6 @@ class MethodResults(SavedJson):
 
     file_kind = "leaderboard"
     format = 2
-    upgrades: ClassVar[Upgrades] = {1: lambda contents: _upgraded(contents)}
     advice = "give the file methods.json of an earlier run."
 
     def _to_json(self) -> Metadata:
@@ -510,8 +509,12 @@ class MethodResults(SavedJson):
         return float(np.mean([each.worst for each in self.of(cell, method).scores]))
 
     def infeasibility(self, cell: Cell, method: str) -> float:
-        """Return the largest distance of a model from its set, before it was projected."""
-        return max(each.infeasibility for each in self.of(cell, method).scores)
+        """Return the largest distance of a model from its set, before it was projected.
+
+        It is of trainings that have not diverged.
+        """
+        scores = self.of(cell, method).scores
+        return max((each.infeasibility for each in scores if each.course), default=math.inf)
 
     def infeasibility_after(self, cell: Cell, method: str) -> float:
         """Return the largest distance of a model from its set, after it was projected."""
@@ -524,6 +527,11 @@ class MethodResults(SavedJson):
     def wins(self, first: str, second: str) -> int:
         """Return in how many cells a method is more accurate than another."""
         return sum(each > 0 for each in self._differences(first, second))
+
+    def num_diverged(self, method: str) -> int:
+        """Return how many trainings of a method have diverged, and have the score 0."""
+        runs = [each for each in self.runs if each.method == method]
+        return sum(not score.course for each in runs for score in each.scores)
 
     def _differences(self, first: str, second: str) -> list[float]:
         return [
@@ -575,15 +583,6 @@ class MethodResults(SavedJson):
         """The methods that are in all cells and had a search."""
         scored = [each.method for each in self.runs if each.num_trials]
         return tuple(name for name in self._names if scored.count(name) == len(self.cells))
-
-
-def _upgraded(contents: Metadata) -> Metadata:
-    """Return the contents of a file of format 1, which measured less, in the current layout."""
-    runs = []
-    for each in contents["runs"]:
-        scores = [{**one, "infeasibility_after": 0.0, "shared": None} for one in each["scores"]]
-        runs.append({**each, "scores": scores, "num_trials": TRIALS, "digest": ""})
-    return {**contents, "runs": runs}
 
 
 # -- one method in one cell -----------------------------------------------------------------------

@@ -18,6 +18,7 @@ def method_findings(methods: MethodResults) -> list[str]:
         *_ours(methods),
         *_outside(methods),
         *_shared_inside(methods),
+        *_diverged(methods),
     ]
 
 
@@ -116,6 +117,14 @@ def _shared_inside(methods: MethodResults) -> Iterator[str]:
         mean = 100 * sum(each.accuracy for each in inside) / len(inside)
         text += f". Where it is, its mean accuracy is {mean:.1f} %"
     yield f"{text}."
+
+
+def _diverged(methods: MethodResults) -> Iterator[str]:
+    """Yield how many trainings have diverged."""
+    counts = {name: methods.num_diverged(name) for name in methods.methods}
+    texts = [f"{count} of {name}" for name, count in counts.items() if count]
+    if texts:
+        yield f"Trainings that diverged and have the score 0: {_names(texts)}."
 
 
 def _quoted(name: str) -> str:
