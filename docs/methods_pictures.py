@@ -30,17 +30,13 @@ def overall_table(results: MethodResults) -> str:
     """Return one row per method: means over all cells that it is in."""
     rows = [
         "| method | mean rank | accuracy | worst agent | better than alone | outside before | "
-        "after | rounds | kB | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "after |",
+        "|---|---|---|---|---|---|---|",
     ]
     ranks = results.mean_ranks()
     for method in results.methods:
         cells = [cell for cell in results.cells if method in results.methods_in(cell)]
         means = [results.accuracy(cell, method).mean for cell in cells]
-        reached = [results.rounds(cell, method) for cell in cells]
-        finite = [each for each in reached if math.isfinite(each)]
-        sent = [results.bytes_to_target(cell, method) for cell in cells]
-        sent = [each for each in sent if math.isfinite(each)]
         row = [
             method,
             f"{ranks[method]:.1f}" if method in ranks else "–",
@@ -49,7 +45,24 @@ def overall_table(results: MethodResults) -> str:
             "–" if method == ALONE else f"{results.wins(method, ALONE)} of {len(cells)}",
             f"{max(results.infeasibility(cell, method) for cell in cells):.2g}",
             f"{max(results.infeasibility_after(cell, method) for cell in cells):.2g}",
-            f"{np.median(finite):g} ({len(finite)} of {len(cells)})" if finite else "–",
+        ]
+        rows.append(f"| {' | '.join(row)} |")
+    return "\n".join(rows)
+
+
+def costs_table(results: MethodResults) -> str:
+    """Return one row per method: rounds and kB to the target, and seconds."""
+    rows = ["| method | reached in | rounds | kB | seconds |", "|---|---|---|---|---|"]
+    for method in results.methods:
+        cells = [cell for cell in results.cells if method in results.methods_in(cell)]
+        reached = [results.rounds(cell, method) for cell in cells]
+        finite = [each for each in reached if math.isfinite(each)]
+        sent = [results.bytes_to_target(cell, method) for cell in cells]
+        sent = [each for each in sent if math.isfinite(each)]
+        row = [
+            method,
+            f"{len(finite)} of {len(cells)}",
+            f"{np.median(finite):g}" if finite else "–",
             f"{np.median(sent) / 1000:,.0f}" if sent else "–",
             f"{np.mean([results.seconds(cell, method) for cell in cells]):.1f}",
         ]
@@ -147,6 +160,7 @@ def tables(results: MethodResults) -> dict[str, str]:
     """Return the tables of the page by name."""
     return {
         "methods": overall_table(results),
+        "costs": costs_table(results),
         "cells": cell_table(results),
         "kinds": kinds_table(results),
         "rounds": rounds_table(results),
