@@ -44,7 +44,7 @@ def main() -> None:
     if len(sys.argv) > 2:
         fuzz(sys.argv[2], seconds)
         return
-    names = ["toml", "csv", "npz", "set", "saved", "protocol"]
+    names = ["toml", "csv", "npz", "set", "saved", "protocol", "secure"]
     failed = []
     for name in names:
         print(f"== {name}: {seconds // len(names)} seconds", flush=True)

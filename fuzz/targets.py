@@ -23,14 +23,20 @@ from pcfed.config.fields import _parse_constraint
 from pcfed.config.overrides import Override
 from pcfed.config.train_file import load_config
 from pcfed.data.tables import read_table
+from pcfed.federation.identity import Identity
+from pcfed.federation.masking import SecureSumError
 from pcfed.federation.protocol import (
+    MASKED,
     PROTOCOL_VERSION,
+    Message,
     check_version,
     read_algorithm,
     read_round_info,
 )
 from pcfed.federation.replies import reported_metrics, split_replies
-from pcfed.federation.server_state import ServerConfig, ServerState
+from pcfed.federation.secure_agent import SecureAgent
+from pcfed.federation.secure_sums import OpenedSum, Request, SecureSums
+from pcfed.federation.server_state import Place, ServerConfig, ServerState
 from pcfed.federation.transport import from_records
 from pcfed.losses import LeastSquares
 from pcfed.sets import L1Ball
@@ -199,6 +205,72 @@ def fuzz_protocol(data: bytes) -> None:
             continue
 
 
+AGENTS = ("a", "b", "c", "d")
+IDENTITIES = {name: Identity.create() for name in AGENTS}
+SUMMANDS = {name: np.arange(3, dtype=np.uint64) + np.uint64(ord(name)) for name in AGENTS}
+ROUND = {
+    "training": "t",
+    "m": len(AGENTS),
+    "rollbacks": 0,
+    "round": 0,
+    "colluders": 1,
+    "accepted_round": -1,
+    "grid": 0.5,
+}
+"""What every message of the server has."""
+
+
+def fuzz_secure(data: bytes) -> None:
+    """Run a secure sum in which messages to one agent, and its replies, are changed.
+
+    The bytes are JSON: for "asked" and "replied", by the kind of a message, fields that take the
+    place of others. The server must find the exact sum of those that it names, or none.
+    """
+    try:
+        changes = json.loads(data)
+        asked, replied = (
+            {kind: dict(fields) for kind, fields in changes[side].items()}
+            for side in ("asked", "replied")
+        )
+    except Exception:  # bytes that are no changes
+        return
+
+    with tempfile.TemporaryDirectory(dir=FOLDER.name) as name:
+        folder = Path(name)
+        agents = {n: SecureAgent(n, IDENTITIES[n], folder / n) for n in AGENTS}
+
+        def answer(name: str, request: Request) -> Message:
+            metadata = {**ROUND, **request.metadata}
+            if name == "a":
+                metadata |= asked.get(request.kind, {})
+            message, vectors = Message(request.kind, metadata, {}), {}
+            if request.kind == "train":
+                vectors[MASKED], found = agents[name].mask(message, SUMMANDS[name])
+            else:
+                found = getattr(agents[name], request.kind)(message)
+            if name == "a":
+                found = {**found, **replied.get(request.kind, {})}
+            return Message(request.kind, found, vectors)
+
+        def exchange(
+            requests: dict[str, Request], min_present: int
+        ) -> tuple[dict[str, Message], dict[str, str]]:
+            replies, refused = {}, {}
+            for name, request in requests.items():
+                try:
+                    replies[name] = answer(name, request)
+                except SecureSumError as error:
+                    refused[name] = str(error)
+            return replies, refused
+
+        sums = SecureSums("t", AGENTS, 1, {}, folder, exchange)
+        found = sums.sum_updates(Place(0, 0), 3, 3, attempts=1)
+        if isinstance(found, OpenedSum):
+            expected = sum((SUMMANDS[name] for name in found.survivors), np.zeros(3, np.uint64))
+            if not np.array_equal(found.total, expected):
+                raise BrokenContractError(f"the sum of {found.survivors} is wrong")
+
+
 def npy(array: np.ndarray) -> bytes:
     """Return an array in the npy format."""
     stream = io.BytesIO()
@@ -286,6 +358,27 @@ SEEDS: dict[str, list[bytes]] = {
         reply(algorithm="PCFedSplit", parameters='{"prox": 0.1}', m=2, step=0.1, penalty=1.0),
         reply(algorithm="FedAvg", parameters="[]", max_local_steps=3),
         reply().partition(b"\x93NUMPY")[0] + npz(x=np.ones(2)),  # an archive instead of an array
+    ],
+    "secure": [
+        json.dumps({"asked": {kind: {field: value}}, "replied": {}}).encode()
+        for kind, field, value in (
+            ("introduce", "m", 4.5),
+            ("announce", "group", '[["a", "b", "00", "00"]]'),
+            ("train", "participants", '[{"name": "a"}]'),
+            ("confirm", "survivors", '["a", "b", "c"]'),
+            ("unmask", "shares", '{"a": "00"}'),
+        )
+    ]
+    + [
+        json.dumps({"asked": {}, "replied": {kind: {field: value}}}).encode()
+        for kind, field, value in (
+            ("introduce", "introduction", '["a", "b", "00", "00"]'),
+            ("announce", "announcements", '{"shared": {"name": "a"}}'),
+            ("train", "context", "00"),
+            ("confirm", "signature", "00"),
+            ("unmask", "mask_shares", '{"a": "00"}'),
+            ("unmask", "key_shares", "[[[[]]]]"),
+        )
     ],
 }
 TARGETS: dict[str, Callable[[bytes], None]] = {name: globals()[f"fuzz_{name}"] for name in SEEDS}

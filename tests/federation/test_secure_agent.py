@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 
@@ -726,7 +727,9 @@ def malformed(good):
         elif isinstance(value, str):
             yield from ({**good.metadata, key: wrong} for wrong in ("", "zz", "é" * 9, -1))
         elif key in ("m", "round", "rollbacks", "colluders"):
-            yield from ({**good.metadata, key: wrong} for wrong in ("x", "", -5, float("nan")))
+            yield from (
+                {**good.metadata, key: wrong} for wrong in ("x", "", -5, math.nan, math.inf)
+            )
 
 
 def check_malformed(agents, handle, good, optional=()):

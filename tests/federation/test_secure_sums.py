@@ -317,6 +317,34 @@ def test_a_broken_announcement_does_not_stop_the_server(tmp_path):
         assert [len(entry["accepted"]) for entry in history(server)] == [4, 4]
 
 
+FIELDS = [
+    ("introduce", "introduction"),
+    ("announce", "announcements"),
+    ("train", "context"),
+    ("confirm", "signature"),
+    ("unmask", "mask_shares"),
+    ("unmask", "announcements"),
+]
+
+
+@pytest.mark.parametrize("wrong", ["[" * 100_000, '{"shared": [1]}', 3.0])
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_broken_field_of_a_reply_does_not_stop_the_others(kind, field, wrong, tmp_path):
+    class Broken(FaultyTransport):
+        def answer(self, name, message):
+            reply = super().answer(name, message)
+            if name == "agent 2" and reply.kind == kind:
+                assert field in reply.metadata
+                reply = Message(kind, {**reply.metadata, field: wrong}, reply.vectors)
+            return reply
+
+    options = {"problem": classifiers(5), "secure": True, "transport": Broken}
+    with federation(tmp_path, ALGORITHMS["FedAvg"], 2, **options) as (_, _, server):
+        server.run()
+        others = {"agent 1", "agent 3", "agent 4", "agent 5"}
+        assert all(others <= set(entry["accepted"]) for entry in history(server))
+
+
 # -- owners ---------------------------------------------------------------------------------------
 
 

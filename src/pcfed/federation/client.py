@@ -11,7 +11,6 @@ lost, late or repeated and whenever a process dies.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -62,6 +61,7 @@ from pcfed.problem import Agent, MissingFeatureNorm, Problem
 from pcfed.sampling import BatchSampler, resolve_batch_size
 from pcfed.simulation.threads import one_blas_thread
 from pcfed.storage.locks import exclusive_lock
+from pcfed.storage.reading import parse_json
 
 if TYPE_CHECKING:  # it needs an optional package
     from pcfed.federation.secure_agent import SecureAgent
@@ -312,7 +312,7 @@ class Client:
             return {MASKED: masked}, more
         if kind == "audit":
             digest = audit_digest(state.training, int(message.metadata["round"]), message.vectors)
-            sizes = json.loads(str(message.metadata["audited"]))
+            sizes = parse_json(str(message.metadata["audited"]))
             integers = integer_products(digest, state.totals, sizes)
         elif kind in REPLY_VECTORS:
             m = int(message.metadata["m"])

@@ -46,6 +46,7 @@ from pcfed.algorithms.registry import (
 from pcfed.arrays import Array, Float64Array
 from pcfed.errors import one_line, short_repr
 from pcfed.problem import Center
+from pcfed.storage.reading import parse_json
 
 PROTOCOL_VERSION = 7
 """Version of the messages. Server and agents must use the same one."""
@@ -64,6 +65,12 @@ MASKED = "masked"
 
 SUM_KINDS = ("introduce", "announce", "confirm", "unmask")
 """The kinds of messages about a secure sum itself; they have no vectors."""
+
+INVALID_FIELDS = (
+    *(ValueError, ArithmeticError, LookupError),
+    *(TypeError, AttributeError, RecursionError),
+)
+"""What reading missing, wrong or deeply nested fields of a message may raise."""
 
 Scalar = str | int | float | bool
 
@@ -149,7 +156,7 @@ def read_algorithm(metadata: Mapping[str, Scalar]) -> Algorithm:
             f"the agent does not know the algorithm {short_repr(name)}; its owner must name the "
             'module that registers it, as in imports = ["my_algorithms"], in the agent\'s file'
         )
-    options = {**json.loads(str(metadata["parameters"])), "name": name}
+    options = {**parse_json(str(metadata["parameters"])), "name": name}
     algorithm = find_algorithm(name)
     if issubclass(algorithm, StepAlgorithm):
         known = {each.name for each in parameters(algorithm)}

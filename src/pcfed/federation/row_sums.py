@@ -26,6 +26,7 @@ from pcfed.arrays import Array, Float64Array
 from pcfed.federation.protocol import NO_ROUND, Message, ProtocolError, Scalar
 from pcfed.problem import Agent
 from pcfed.standardize import Scaling, mean_of_totals, send_squares, send_totals
+from pcfed.storage.reading import parse_json
 
 TOTALS, SQUARES, SCORE = "totals", "squares", "score"
 ROW_SUMS = (TOTALS, SQUARES, SCORE)
@@ -142,7 +143,7 @@ def read_scaling(metadata: Mapping[str, Scalar], features: int | None = None) ->
     """
     if SCALING not in metadata:
         return None
-    found = json.loads(str(metadata[SCALING]))
+    found = parse_json(str(metadata[SCALING]))
     mean, scale = (np.array(found[name], np.float64) for name in ("mean", "scale"))
     target_mean = float(found["target_mean"])
     if not (

@@ -43,9 +43,10 @@ from pcfed.federation.masking import (
     open_shares,
     threshold,
 )
-from pcfed.federation.protocol import Message, Scalar, question_digest
+from pcfed.federation.protocol import INVALID_FIELDS, Message, Scalar, question_digest
 from pcfed.federation.server_state import Place
 from pcfed.storage.atomic import private_files
+from pcfed.storage.reading import parse_json
 from pcfed.storage.saved import InvalidFile, Metadata, SavedJson
 
 try:
@@ -174,7 +175,7 @@ def _refuses_invalid(method: Method[Parameters, Result]) -> Method[Parameters, R
             return method(self, message, *arguments, **options)
         except (SecureSumError, InvalidFile):
             raise
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except INVALID_FIELDS as error:
             raise SecureSumError(
                 f"the message of kind {short_repr(message.kind)} is not valid "
                 f"({type(error).__name__})"
@@ -304,7 +305,7 @@ class SecureAgent:
         request = digest(context, *survivors).hex()
         if record.opened not in (None, request):
             raise SecureSumError("it has opened another sum of this round")
-        signatures = json.loads(str(message.metadata["signatures"]))
+        signatures = parse_json(str(message.metadata["signatures"]))
         signed = [
             name
             for name in survivors
@@ -358,7 +359,7 @@ class SecureAgent:
             By the name of each other agent, a hash of all sums that both have committed.
         """
         state, metadata = SecretState.load(self._path), message.metadata
-        index, accepted = int(metadata["accepted_round"]), json.loads(str(metadata["accepted_sum"]))
+        index, accepted = int(metadata["accepted_round"]), parse_json(str(metadata["accepted_sum"]))
         context, survivors = str(accepted["context"]), list(map(str, accepted["survivors"]))
         rollbacks, masked_round, least = state.masked.get(context, (0, None, 0))
         if masked_round != index:
@@ -480,7 +481,7 @@ class SecureAgent:
         survivors: Sequence[str],
     ) -> dict[str, Scalar]:
         """Return the agent's shares that open a sum; one that can't be opened is left out."""
-        encrypted = json.loads(str(message.metadata["shares"]))
+        encrypted = parse_json(str(message.metadata["shares"]))
         box = X25519PrivateKey.from_private_bytes(bytes.fromhex(state.box))
         key_shares, mask_shares = {}, {}
         for public in participants:
@@ -503,7 +504,7 @@ class SecureAgent:
         place, colluders = str(metadata["next_place"]), self._colluders(message)
         group: list[Introduction] = []
         if "group" in metadata:
-            group = [Introduction(*each) for each in json.loads(str(metadata["group"]))]
+            group = [Introduction(*each) for each in parse_json(str(metadata["group"]))]
             self._check_group(state, group, colluders)
         announced = {}
         for kind, members in ((SHARED, group), (COMPLETE, ())):
@@ -637,9 +638,9 @@ def _place_text(message: Message) -> str:
 
 
 def _announcements(message: Message) -> list[Announcement]:
-    listed = json.loads(str(message.metadata["participants"]))
+    listed = parse_json(str(message.metadata["participants"]))
     return [Announcement.of_public(each) for each in listed]
 
 
 def _survivors(message: Message) -> list[str]:
-    return [str(name) for name in json.loads(str(message.metadata["survivors"]))]
+    return [str(name) for name in parse_json(str(message.metadata["survivors"]))]

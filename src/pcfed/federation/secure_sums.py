@@ -48,11 +48,12 @@ from pcfed.federation.masking import (
     unmask,
 )
 from pcfed.federation.paths import OPEN_SUM
-from pcfed.federation.protocol import MASKED, Message, Scalar
+from pcfed.federation.protocol import INVALID_FIELDS, MASKED, Message, Scalar
 from pcfed.federation.replies import reported_metrics
 from pcfed.federation.secure_agent import COMPLETE, MIN_HONEST, SHARED
 from pcfed.federation.server_state import Place
 from pcfed.storage.archive import AnyArray
+from pcfed.storage.reading import parse_json
 from pcfed.storage.saved import Metadata, SavedArchive
 
 
@@ -438,22 +439,22 @@ class SecureSums:
             if reply.kind != "introduce":
                 continue
             try:
-                found = Introduction(*json.loads(str(reply.metadata.get("introduction"))))
+                found = Introduction(*parse_json(str(reply.metadata.get("introduction"))))
                 known = self.identities.get(name, found.identity)
                 if found.name == name and found.identity == known and found.is_valid(self.training):
                     self._introductions[name] = found
-            except (ValueError, TypeError):
+            except INVALID_FIELDS:
                 continue  # it takes no part in sums
 
     def _add_announcements(self, replies: Mapping[str, Message], place: Place) -> None:
         """Remember the announcements in replies, if they are those of the agents."""
         for name, reply in replies.items():
             try:
-                announced = json.loads(str(reply.metadata.get("announcements")))
+                announced = parse_json(str(reply.metadata.get("announcements")))
                 for kind in (SHARED, COMPLETE):
                     if kind in announced:
                         self._add_announcement(kind, name, Announcement(**announced[kind]), place)
-            except (ValueError, TypeError):
+            except INVALID_FIELDS:
                 continue
 
     def _add_announcement(self, kind: str, name: str, found: Announcement, place: Place) -> None:
@@ -499,7 +500,7 @@ def _are_shares(found: Announcement) -> bool:
 def _share(answer: Message, kind: str, agent: str) -> bytes | None:
     """Return a share in an answer; None if it is not there."""
     try:
-        shares: Any = json.loads(str(answer.metadata.get(kind)))
+        shares: Any = parse_json(str(answer.metadata.get(kind)))
         return bytes.fromhex(shares[agent])
-    except (ValueError, TypeError, KeyError):
+    except INVALID_FIELDS:
         return None
