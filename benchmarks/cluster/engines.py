@@ -43,8 +43,9 @@ from pcfed.sets import WholeSpace
 from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall, range_edges
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.plan import Plan
+from pcfed.simulation.range_actor import RangeActor, RangeSettings
 from pcfed.simulation.ranges import LocalRanges, Ranges
-from pcfed.simulation.ray_ranges import RangeActor, RangeSettings, RayRanges
+from pcfed.simulation.ray_ranges import RayRanges
 from pcfed.simulation.threads import one_blas_thread
 
 from .measure import VARIABLES, descendants

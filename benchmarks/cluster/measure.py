@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pcfed.simulation.ray_ranges import LOCAL_SETTINGS
+from pcfed.simulation.ray_connection import LOCAL_SETTINGS
 
 QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
 VARIABLES = {

@@ -10,7 +10,7 @@ import os
 import sys
 from importlib import import_module
 
-from pcfed.simulation.ray_ranges import LOCAL_SETTINGS
+from pcfed.simulation.ray_connection import LOCAL_SETTINGS
 
 OPTIONS = {"num_cpus": 1, "object_store_memory": 2**28}
 

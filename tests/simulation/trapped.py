@@ -16,7 +16,7 @@ import numpy as np
 from pcfed import Agent, Checkpointing, PCFedSplit, Problem, Ray, run
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box
-from pcfed.simulation.ray_ranges import RangeActor
+from pcfed.simulation.range_actor import RangeActor
 
 M = 40
 TRAP, SPRUNG = "trap", "sprung"

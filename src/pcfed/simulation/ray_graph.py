@@ -29,7 +29,7 @@ class RoundGraph:
     Parameters
     ----------
     actors : sequence of ray.actor.ActorHandle
-        One `pcfed.simulation.ray_ranges.RangeActor` per range, in order.
+        One `pcfed.simulation.range_actor.RangeActor` per range, in order.
     """
 
     def __init__(self, actors: Sequence[Any]) -> None:

@@ -8,21 +8,13 @@ belong to (seed, agent, round), so that it arrives at the same bits.
 
 from __future__ import annotations
 
-import logging
-import os
-import secrets
 import shutil
-import signal
-import socket
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -30,21 +22,18 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pcfed.algorithms import Algorithm, Vectors
 from pcfed.algorithms.grid import Grid
 from pcfed.errors import one_line
 from pcfed.extras import require
-from pcfed.problem import Agent, Problem
-from pcfed.sampling import Sampling
-from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall, range_edges
-from pcfed.simulation.plan import Batch, LocalPlan, Plan
-from pcfed.simulation.privacy import RunPrivacy
+from pcfed.problem import Problem
+from pcfed.simulation.agent_range import RangeSums, RoundCall, range_edges
+from pcfed.simulation.plan import Plan
 from pcfed.simulation.private_state import Memory
+from pcfed.simulation.range_actor import Call, RangeActor, RangeSettings
+from pcfed.simulation.ray_connection import connect, disconnect
 from pcfed.simulation.ray_graph import RoundGraph, fits
-from pcfed.simulation.threads import one_blas_thread
-from pcfed.storage.archive import load_arrays, save_arrays
 from pcfed.storage.saved import PathLike
 from pcfed.tree_sums import PartialSums
 from pcfed.validation import count, is_folder, is_path, positive
@@ -55,14 +44,6 @@ MAX_RESTARTS = 3
 MAX_MISSED = 5
 """Rounds in a row for which an actor may be too late without a warning."""
 
-LOCAL_SETTINGS = {
-    "RAY_worker_niceness": "0",  # 15 by default: actors would wait for all other programs
-    # Answers and states of more than 100 kB travel in one message.
-    "RAY_max_direct_call_object_size": str(2**24),
-    "RAY_task_rpc_inlined_bytes_limit": str(2**26),
-}
-"""Settings of a cluster that is started for a run."""
-
 SNAPSHOT_FACTOR = 20.0
 """Snapshots are so many times as far apart as they take."""
 
@@ -71,12 +52,6 @@ GRAPH_AFTER = 100
 
 MAX_INLINE_BYTES = 2**20
 """Larger states of the server are sent through the object store, which takes some exchanges."""
-
-HTTP2_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
-"""An empty frame of settings; its fourth byte is its type."""
-
-HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
-"""What a client of a cluster begins with; the cluster answers with settings."""
 
 MAX_CALL_BYTES = 2**28
 """Bytes of the server's states that are kept to repeat rounds."""
@@ -136,107 +111,6 @@ class Ray:
         require("pcfed.Ray", "ray", "ray")
 
 
-@dataclass(frozen=True, eq=False)
-class RangeSettings:
-    """What an actor needs to make its range: the arguments of `LocalPlan` and `AgentRange`."""
-
-    agents: Sequence[Agent]
-    first: int
-    m: int
-    batch: Batch
-    sampling: Sampling
-    seed: int
-    algorithm: Algorithm
-    workers: int
-    norm_limit: float | None
-    grid: Grid | None
-    memory: Memory
-    privacy: RunPrivacy | None
-    torch_threads: int | None
-    """The number of threads of PyTorch in the driver, on which the last bits of losses depend."""
-
-    def build(self) -> AgentRange:
-        """Return the range."""
-        return AgentRange(
-            LocalPlan(
-                *(self.agents, self.first),
-                batch=self.batch,
-                sampling=self.sampling,
-                seed=self.seed,
-                privacy=self.privacy,
-            ),
-            self.algorithm,
-            self.m,
-            workers=self.workers,
-            norm_limit=self.norm_limit,
-            grid=self.grid,
-            memory=self.memory,
-        )
-
-
-Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
-"""The name of a method of `AgentRange`, and its arguments."""
-
-Snapshot = Mapping[str, NDArray[Any]] | str
-"""The state of a range, or the file that has it."""
-
-
-class RangeActor:
-    """A range in a process of its own."""
-
-    def __init__(self, settings: RangeSettings) -> None:
-        self._settings = settings
-        self._kept: dict[int, Snapshot] = {}
-        self._lock = threading.Lock()  # a compiled graph calls from a thread of its own
-        one_blas_thread().__enter__()
-        if settings.torch_threads is not None:
-            import_module("torch").set_num_threads(settings.torch_threads)
-
-    @cached_property
-    def _range(self) -> AgentRange:
-        """The range; it is made in the first call, so that the driver receives its errors."""
-        return self._settings.build()
-
-    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the range."""
-        with self._lock, _portable_errors():
-            return getattr(self._range, method)(*arguments, **options)
-
-    def run_round(self, accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
-        """Run a round; the server's state is an argument of its own, which machines share."""
-        sums: RangeSums = self.call("run_round", accepted, replace(call, server=server))
-        return sums
-
-    def run_compiled_round(self, own: tuple[int, RoundCall], server: Vectors) -> RangeSums:
-        """Run a round that is called by a `RoundGraph`."""
-        return self.run_round(*own, {name: vector.copy() for name, vector in server.items()})
-
-    def snapshot(self, accepted: int, path: str | None) -> tuple[str, Snapshot]:
-        """Return this machine and the state of the range, or the path of a file with the state."""
-        ray: Any = import_module("ray")
-        node, vectors = ray.get_runtime_context().get_node_id(), self.call("snapshot", accepted)
-        if path is None:
-            return node, vectors
-        with _portable_errors():
-            save_arrays(Path(path), {}, vectors)
-        return node, path
-
-    def recover(self, start: Call, snapshot: Snapshot | None, calls: Sequence[Call]) -> Any:
-        """Start, continue from a snapshot, and repeat calls; return the result of the last."""
-        if isinstance(snapshot, str):
-            snapshot = load_arrays(Path(snapshot))[1]
-        result = self.call(start[0], *start[1], **start[2])
-        if snapshot is not None:
-            self._range.load_snapshot(snapshot)
-        for method, arguments, options in calls:
-            result = self.call(method, *arguments, **options)
-        return result
-
-    def keep(self, k: int, snapshot: Snapshot) -> None:
-        """Keep a copy of the snapshot of another range on this machine."""
-        self._kept[k] = snapshot
-
-
 class RayRanges:
     """The ranges of a problem as actors; see `pcfed.simulation.ranges.Ranges`.
 
@@ -271,7 +145,7 @@ class RayRanges:
         self._actors: list[Any] = []
         self._graph: RoundGraph | None = None
         self._folder: Path | None = None
-        self._has_connected = _connect(backend)
+        self._has_connected = connect(backend.address)
         try:
             # A node runs so many actors with a processor for every thread.
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -331,9 +205,7 @@ class RayRanges:
         for actor in self._actors:
             self._ray.kill(actor)
         if self._has_connected:
-            self._ray.shutdown()
-            if self._backend.address is None:
-                _read_variables()
+            disconnect(self._backend.address)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -587,149 +459,7 @@ def _unreadable(error: Exception) -> ValueError:
     )
 
 
-@contextmanager
-def _portable_errors() -> Iterator[None]:
-    """Replace errors that the driver could not unpickle by built-in ones with the same text."""
-    try:
-        yield
-    except Exception as error:
-        pickled: Any = import_module("ray.cloudpickle")
-        try:
-            pickled.loads(pickled.dumps(error))
-        except Exception:  # constructors may raise anything
-            raise _as_built_in(error) from None
-        raise
-
-
-def _as_built_in(error: Exception) -> Exception:
-    """Return an error of the nearest built-in class with the same text."""
-    for kind in type(error).__mro__:
-        if kind.__module__ == "builtins":
-            with suppress(TypeError):  # it may need other arguments
-                plain: Exception = kind(str(error))
-                return plain
-    return RuntimeError(str(error))
-
-
 def pickle_by_value(modules: Iterable[ModuleType]) -> None:
     """Send the classes and functions of modules that actors cannot import with the agents."""
     for module in modules:
         import_module("ray.cloudpickle").register_pickle_by_value(module)
-
-
-def _connect(backend: Ray) -> bool:
-    """Connect to the cluster; return whether this made a connection that must be ended."""
-    ray: Any = import_module("ray")
-    if ray.is_initialized():
-        _check_connected(ray.get_runtime_context().gcs_address, backend.address)
-        return False
-    variables = {
-        "RAY_USAGE_STATS_ENABLED": "0",  # it asks the internet
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # it warns without
-    }
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if backend.address is None:
-        quiet["include_dashboard"] = False
-        variables |= LOCAL_SETTINGS
-    variables |= {name: os.environ[name] for name in variables.keys() & os.environ.keys()}
-    if backend.address is None:
-        # Its ports are open to the network, and whoever connects can run code.
-        variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    try:
-        if backend.address is not None:
-            _check_reachable(backend.address)
-        with _environment(variables), _same_sigterm_handler(), _silent_stderr():
-            if backend.address is None:
-                _read_variables()
-            ray.init(address=backend.address or "local", **quiet)
-    except (OSError, RuntimeError, ValueError) as error:
-        if backend.address is None:
-            _read_variables()
-        raise ValueError(
-            f"Ray: address must be that of a running cluster, got {backend.address!r} "
-            f"({one_line(str(error))[:200]}); start one with `ray start --head`, or leave it out "
-            "to use this machine."
-        ) from None
-    return True
-
-
-def _read_variables() -> None:
-    """Let Ray's compiled code read the environment again, as if Ray had just been imported."""
-    compiled: Any = import_module("ray._raylet")
-    compiled.AuthenticationTokenLoader.instance().reset_cache()
-    compiled.Config.initialize("")
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment in a block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _check_connected(connected: str, address: str | None) -> None:
-    """Raise a ValueError if this process is connected to another cluster than that at an address.
-
-    Addresses of Ray's client, such as ``ray://host:10001``, are not compared.
-    """
-    if address in (None, "auto") or "/" in str(address):
-        return
-    if _resolved(str(address)) != _resolved(connected):
-        raise ValueError(
-            f"Ray: address must be that of the cluster to which this process is connected, "
-            f"{connected}, got {address!r}; call ray.shutdown() first, or leave it out."
-        )
-
-
-def _resolved(address: str) -> tuple[str, str]:
-    """Return the IP address of a host, and its port."""
-    ray: Any = import_module("ray")
-    host, _, port = address.rpartition(":")
-    with suppress(OSError):
-        host = socket.gethostbyname(host)
-    return ray.util.get_node_ip_address() if host.startswith("127.") else host, port
-
-
-def _check_reachable(address: str) -> None:
-    """Raise an OSError if no cluster listens at an address: Ray would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if not colon or "/" in address or not port.isdecimal():
-        return
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        if os.environ.get("RAY_USE_TLS") == "1":
-            return
-        connection.sendall(HTTP2_GREETING)
-        if connection.recv(len(HTTP2_SETTINGS))[3:4] != HTTP2_SETTINGS[3:4]:
-            raise OSError("something else listens there")
-
-
-@contextmanager
-def _same_sigterm_handler() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which Ray replaces."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
-
-@contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Drop what Ray's compiled code logs while it tries to connect; errors are raised as well."""
-    shown, dropped = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(dropped, 2)
-    try:
-        yield
-    finally:
-        os.dup2(shown, 2)
-        os.close(shown)
-        os.close(dropped)
