@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
-from pcfed import FedMiD, certify, run
+from pcfed import FedDualAvg, FedMiD, certify, run
 from pcfed.sets import Hyperplane, L1Ball, L2Ball
 from tests.algorithms.plain import (
     KINDS,
@@ -114,7 +116,8 @@ def test_averages_of_projected_points_miss_the_optimum_of_others():
     ("options", "message"),
     [
         ({"project_onto": 3}, "FedMiD: project_onto must be a str, got int"),
-        ({"project_onto": "l7(1)"}, "l7"),
+        ({"project_onto": "l7(1)"}, "FedMiD: project_onto must be a set or \"own\": .*'l7' is not"),
+        ({"project_onto": "OWN"}, "FedMiD: project_onto must be a set or \"own\": .*'OWN' is not"),
         ({"server_step": 0.0}, "FedMiD: server_step must be > 0, got 0.0"),
         ({"constrained": 1}, "FedMiD: constrained must be True or False, got 1"),
     ],
@@ -122,3 +125,14 @@ def test_averages_of_projected_points_miss_the_optimum_of_others():
 def test_wrong_parameters(options, message):
     with pytest.raises(ValueError, match=message):
         FedMiD(step=0.1, **options)
+
+
+@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
+def test_a_common_set_of_another_length_is_one_sentence(kind):
+    algorithm = kind(step=0.1, project_onto="box([0, 0], [1, 1])")
+    expected = (
+        f"{kind.__name__}: project_onto: Box: the set has 2 entries, but the model has {N}; give a "
+        f"set of {N} entries."
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        run(problem_of(plain_agents("least squares")), algorithm, rounds=1)

@@ -113,6 +113,21 @@ def test_lists_of_files_and_messages_are_slices():
     assert FedRep(step=0.1, own=[[0, 3], [5, None]]) == FedRep(step=0.1, own=((0, 3), (5, None)))
 
 
+def test_whole_numbers_of_numpy_are_slices():
+    found = FedRep(step=0.1, own=((np.int64(0), np.int32(3)),))
+    assert repr(found) == repr(FedRep(step=0.1, own=((0, 3),)))
+
+
+def test_slices_that_overlap_are_merged():
+    problem = classifiers()
+    both, one = (
+        run(problem, FedRep(step=0.2, own=own, own_steps=2), rounds=4).models
+        for own in (((0, 4), (2, 8)), ((0, 8),))
+    )
+    np.testing.assert_array_equal(both, one)
+    assert np.ptp(one[:, :8], axis=0).max() > 1e-3
+
+
 def test_layers_of_a_module():
     torch = pytest.importorskip("torch")
     from pcfed.losses import TorchLoss

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,3 +92,28 @@ def test_the_batches_of_one_step_differ():
         product = agent.gradient(g, rows) - agent.gradient(np.zeros(N), rows)
         w -= 0.15 * (g - 0.3 * product) / len(agents)
     assert np.abs(result.state.server["x"] - w).max() > 0.01
+
+
+@pytest.mark.parametrize(("difference", "dtype"), [(1e-6, "float32"), (1e-14, None), (2.0, None)])
+def test_a_difference_that_gives_no_product_with_the_hessian_is_refused(difference, dtype):
+    problem = classifiers(dtype=np.dtype(dtype or "float64").type)
+    options = {"rounds": 1, "local_steps": 2}
+    algorithm = PerFedAvg(step=0.1, hessian_free=True, difference=difference)
+    smallest = "1.2e-05" if dtype else "2.2e-14"
+    with pytest.raises(ValueError, match=f"PerFedAvg: difference must be from {smallest} to 1 for"):
+        run(problem, algorithm, **options)
+    run(problem, replace(algorithm, hessian_free=False), **options)  # which does not need it
+
+
+def test_the_smallest_difference_in_float32_still_gives_the_product():
+    problem, options = classifiers(dtype=np.float32), {"rounds": 5, "local_steps": 3}
+    tiny, usual, first_order = (
+        run(problem, PerFedAvg(step=0.3, own_step=0.3, **each), **options).state.server["x"]
+        for each in (
+            {"hessian_free": True, "difference": 1.2e-5},
+            {"hessian_free": True},
+            {"hessian_free": False},
+        )
+    )
+    assert np.linalg.norm(tiny - usual) < 0.1 * np.linalg.norm(first_order - usual)
+    assert np.linalg.norm(first_order - usual) > 1e-3

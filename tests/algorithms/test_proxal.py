@@ -132,3 +132,10 @@ def test_own_models_are_certified_projections():
 def test_wrong_parameters(options, message):
     with pytest.raises(ValueError, match=message):
         ProxAL(**{**NUMBERS, **options})
+
+
+def test_the_penalty_is_positive_in_every_round():
+    problem = problem_of(plain_agents("least squares"))
+    algorithm = ProxAL(**{**NUMBERS, "penalty": lambda index: 1.0 - index})
+    with pytest.raises(ValueError, match=r"ProxAL: penalty in round 1 must be > 0, got 0\.0; give"):
+        run(problem, algorithm, rounds=3)

@@ -334,12 +334,15 @@ class PenaltyAlgorithm(StepAlgorithm):
 
     penalty: Schedule
 
+    zero_penalty: ClassVar[bool] = True
+    """Whether the penalty may be 0 in a round."""
+
     advice: ClassVar[str] = "try a smaller step or a smaller penalty"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         where = f"{type(self).__name__}: penalty"
-        check_schedule(where, self.penalty, zero=True, keywords=self.keywords)
+        check_schedule(where, self.penalty, zero=self.zero_penalty, keywords=self.keywords)
 
     def resolved(self, problem: Problem, run_info: RunInfo) -> Self:
         """Return the algorithm with numbers for ``"auto"``."""
@@ -354,7 +357,8 @@ class PenaltyAlgorithm(StepAlgorithm):
     def round_info(self, index: int, *, m: int, max_local_steps: int) -> RoundInfo:
         """Return the public information on a round, with its step and penalty."""
         info = super().round_info(index, m=m, max_local_steps=max_local_steps)
-        penalty = value_at(f"{type(self).__name__}: penalty", self.penalty, index, zero=True)
+        where = f"{type(self).__name__}: penalty"
+        penalty = value_at(where, self.penalty, index, zero=self.zero_penalty)
         return replace(info, penalty=penalty)
 
 

@@ -59,7 +59,8 @@ class FedDualAvg(FedMiD):
 
     def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
         """Start at the mean of the models, which is its own dual point."""
-        return {"z": models.mean(axis=0)}, {}
+        server, private = super().start(models)
+        return {"z": server["x"]}, private
 
     def local(
         self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo

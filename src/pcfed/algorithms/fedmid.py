@@ -22,7 +22,8 @@ from pcfed.algorithms.base import RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.constrained import SharedModelAlgorithm
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.registry import register
-from pcfed.arrays import Array
+from pcfed.arrays import Array, Float64Array
+from pcfed.errors import error_context
 from pcfed.sets import ConvexSet, SetRows, parse_set
 from pcfed.validation import instance, positive
 
@@ -78,7 +79,17 @@ class FedMiD(SharedModelAlgorithm):
         name = type(self).__name__
         positive(f"{name}: server_step", self.server_step)
         instance(f"{name}: project_onto", self.project_onto, str, 'give one such as "l1(2)"')
-        self._common_set()
+        if self.project_onto != OWN:
+            with error_context(f'{name}: project_onto must be a set or "{OWN}"'):
+                _parse(self.project_onto)
+
+    def start(self, models: Float64Array) -> tuple[Vectors, Vectors]:
+        """Start at the mean of the models, after a check that the common set fits them."""
+        common = self._common_set()
+        if common is not None:
+            with error_context(f"{type(self).__name__}: project_onto"):
+                common.check_model_length(models.shape[-1])
+        return super().start(models)
 
     def _common_set(self) -> ConvexSet | None:
         """Return the common set, or None if there is none."""

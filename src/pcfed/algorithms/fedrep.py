@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ class FedRep(OwnModelAlgorithm):
         False it is the published method.
     own : tuple of (start, stop)
         The slices of the own block as in `pcfed.sets.Blocks`: a negative number counts from the
-        end, None means the end. For layers of a PyTorch module see `slices_for_module`.
+        end, None means the end. They may overlap: an entry is own if it is in one of them. For
+        layers of a PyTorch module see `slices_for_module`.
     own_steps : int
         Number of steps on the own block in a round; they use the first batches of the round.
 
@@ -162,17 +164,15 @@ class FedRep(OwnModelAlgorithm):
         return own
 
 
-def _slices(own: object) -> tuple[Slice, ...]:
+def _slices(own: Any) -> tuple[Slice, ...]:
     """Return slices as pairs of start and stop, or explain that they are none."""
-    pairs = list(own) if isinstance(own, (tuple, list)) else []
-    for pair in pairs:
-        whole = isinstance(pair, (tuple, list)) and len(pair) == 2 and type(pair[0]) is int
-        if not whole or not (pair[1] is None or type(pair[1]) is int):
-            pairs = []
-            break
+    try:
+        pairs = tuple((index(start), None if stop is None else index(stop)) for start, stop in own)
+    except (TypeError, ValueError):
+        pairs = ()
     if not pairs:
         raise ValueError(
             f"FedRep: own must have slices (start, stop), got {short_repr(own)}; give for example "
             "((0, 10),)."
         )
-    return tuple((start, stop) for start, stop in pairs)
+    return pairs

@@ -6,6 +6,7 @@ $$ \min_x \frac1m \sum_i f_i\big( x - \alpha \nabla f_i(x) \big) $$
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.own_models import OwnModelAlgorithm, take_steps
 from pcfed.algorithms.registry import register
 from pcfed.arrays import Array
+from pcfed.errors import short_repr
 from pcfed.validation import boolean, count, positive
 
 
@@ -46,7 +48,8 @@ class PerFedAvg(OwnModelAlgorithm):
     hessian_free : bool
         Whether to approximate products with the Hessian; False leaves them out.
     difference : float
-        The $\delta > 0$ of these products.
+        The $\delta$ of these products: at most 1, and at least 100 times the spacing of the numbers
+        around 1 in the dtype of the models, 1.2e-5 in float32. Smaller ones are lost in rounding.
 
     References
     ----------
@@ -82,6 +85,8 @@ class PerFedAvg(OwnModelAlgorithm):
         gamma, alpha = map(x.dtype.type, (round_info.step, self._own_step(round_info)))
         batches_per_step = 3 if self.hessian_free else 2
         used = batches_per_step * context.steps
+        if self.hessian_free:
+            self._check_difference(x.dtype)
         more = context.with_steps(used + self.own_steps)
         w, g, d = context.rows(x), context.empty(), context.empty()
         for k in range(0, used, batches_per_step):
@@ -99,6 +104,15 @@ class PerFedAvg(OwnModelAlgorithm):
         own = range(used, used + self.own_steps)
         take_steps(more, v, own, step=float(alpha), project=self.constrained)
         return Update(sent={"delta": np.subtract(w, x, out=w)}, pending={"v": v})
+
+    def _check_difference(self, dtype: np.dtype[Any]) -> None:
+        """Raise unless differences of gradients are products with the Hessian, up to rounding."""
+        smallest = 100 * float(np.finfo(dtype).eps)
+        if not smallest <= self.difference <= 1:
+            raise ValueError(
+                f"PerFedAvg: difference must be from {smallest:.2g} to 1 for models in {dtype}, "
+                f"got {short_repr(self.difference)}; give one like 0.001."
+            )
 
     def _hessian_product(
         self, context: LocalContext, w: Array, d: Array, batch: int, out: Array

@@ -50,6 +50,9 @@ class PFedHN(ConstrainedAlgorithm, PenaltyAlgorithm):
     $\Delta_i = x_i - y_i$, the server steps along the mean of $J_\theta^\top \Delta_i$, and the
     agent along its own $J_v^\top \Delta_i$.
 
+    An agent draws its random embedding in its first round. Before, its model is $h(0; \theta)$,
+    the same for all agents that have not joined; in the paper it is that of a random embedding.
+
     Parameters
     ----------
     step, penalty : float or callable

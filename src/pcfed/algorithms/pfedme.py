@@ -28,6 +28,9 @@ class PFedMe(OwnModelAlgorithm):
     $f_i(v) + \frac\lambda2 \|v - w\|^2$ and then moves its copy w of the shared model by
     $w \leftarrow w - \gamma \lambda (w - v)$. In every round v begins at the shared model.
 
+    In the paper all agents do so in every round, and the server averages a sample of their copies.
+    Here only the participants do; the others keep the own model of their last round.
+
     Parameters
     ----------
     step : float, callable or "auto"

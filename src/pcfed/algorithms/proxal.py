@@ -44,7 +44,7 @@ from pcfed.algorithms.base import STATISTICS, RoundInfo, Sums, Update, Vectors
 from pcfed.algorithms.constrained import SharedModelAlgorithm
 from pcfed.algorithms.local_context import LocalContext
 from pcfed.algorithms.registry import register
-from pcfed.algorithms.schedules import Schedule, check_schedule
+from pcfed.algorithms.schedules import Schedule
 from pcfed.arrays import Array, Float64Array
 from pcfed.validation import count, positive
 
@@ -66,7 +66,7 @@ class ProxAL(SharedModelAlgorithm):
     step : float or callable
         The step $\gamma$ of the local gradient steps, which solve the agents' parts of the ADMM.
     penalty : float or callable
-        The penalty $\beta > 0$ of the augmented Lagrangian.
+        The penalty $\beta$ of the augmented Lagrangian; greater than 0 in every round.
     constrained : bool
         Whether an agent's own model is the shared model projected onto its own set, or else the
         shared model, which is in all sets only in the limit.
@@ -95,10 +95,10 @@ class ProxAL(SharedModelAlgorithm):
     tolerance: float = 0.1
 
     statistics: ClassVar[tuple[str, ...]] = ("residual", "new")
+    zero_penalty: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_schedule("ProxAL: penalty", self.penalty, zero=False, keywords=self.keywords)
         positive("ProxAL: prox", self.prox)
         count("ProxAL: inner_rounds", self.inner_rounds)
         positive("ProxAL: tolerance", self.tolerance, zero=True)
