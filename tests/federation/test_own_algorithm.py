@@ -63,7 +63,7 @@ def test_an_agent_that_does_not_know_the_algorithm_says_so(tmp_path):
         for change, reason in (
             ({"algorithm": "Other"}, "the agent does not know the algorithm 'Other'; its owner"),
             ({"parameters": '{"speed": 1}'}, "there is no parameter 'speed'"),
-            ({"protocol": 1}, "the server uses version 1 of the protocol and the agent version 7"),
+            ({"protocol": 1}, "the server uses version 1 of the protocol and the agent version 8"),
         ):
             other = Message("train", {**message.metadata, **change}, message.vectors)
             with pytest.raises(ProtocolError, match=reason):

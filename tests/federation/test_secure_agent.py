@@ -235,8 +235,9 @@ def test_a_question_can_not_change_in_a_round(agents, kind, key):
     announced, others = agents.announce(which), agents.announce(which)
     more: dict = {key: {"x": np.ones(2)} if key == "vectors" else 0.25}
     agents.mask("west", announced, kind=kind)
+    refused = "changed the setting grid" if key == "grid" else "another question"
     for each in (announced, others):
-        agents.refuses("west", "another question", agents.mask, "west", each, kind=kind, **more)
+        agents.refuses("west", refused, agents.mask, "west", each, kind=kind, **more)
     if kind == "train":
         agents.mask("west", others)
 
@@ -249,7 +250,7 @@ def test_masks_cancel_only_among_agents_that_are_asked_the_same(agents, kind):
         announced = agents.announce("complete" if complete else "shared", (0, int(change)))
         total, contexts = np.zeros(5 + complete, np.uint64), set()
         for name in NAMES:
-            more = {"steps": 0} if change and name != "west" else {"steps": 5}
+            more = {"step": 0.0} if change and name != "west" else {"step": 5.0}
             summand = SUMMANDS["west"] if name == "west" else zero
             place = (0, int(change))
             sent, context = agents.mask(name, announced, place, kind, summand=summand, **more)
@@ -263,7 +264,39 @@ def test_masks_cancel_only_among_agents_that_are_asked_the_same(agents, kind):
 
 def test_what_is_different_for_every_agent_may_change(agents):
     agents.mask("west", agents.announce(), position=1, accepted_round=3)
-    agents.mask("west", agents.announce(), position=2, accepted_round=2)
+    agents.mask("west", agents.announce(position=1), position=1, accepted_round=2)
+
+
+TERMS = {"grid": 0.25, "position": 2, "seed": 1, "algorithm": "FedAvg", "parameters": "{}"}
+TERMS |= {"center": "average", "steps": 3, "model": "{}", "scaling": "{}"}
+
+
+@pytest.mark.parametrize("key", TERMS)
+def test_the_settings_of_a_training_can_not_change(agents, key):
+    first = {"grid": 0.5, "position": 1, "seed": 0, "algorithm": "PCFedAvg", "parameters": "[]"}
+    first |= {"center": "free", "steps": 5, "model": "[]", "scaling": "[]"}
+    agents.mask("west", agents.announce(), **first)
+    refused, place = f"changed the setting {key} of the training", (0, 1)
+    for changed in ({**first, key: TERMS[key]}, {k: v for k, v in first.items() if k != key}):
+        if key == "grid" and key not in changed:
+            continue  # without it there is no secure sum
+        announced = agents.announce(place=place, **first)
+        agents.refuses("west", refused, agents.mask, "west", announced, place, **changed)
+        asked = message("introduce", place, **changed)
+        agents.refuses("west", refused, agents["west"].introduce, asked)
+    agents.mask("west", agents.announce(place=place, **first), place, **first)
+
+
+@pytest.mark.parametrize("position", [-1, 4, 2**40])
+def test_a_position_is_one_of_the_training(agents, position):
+    """With any number, a server could let some agents draw the batches of an earlier round."""
+    options = {"position": position}
+    agents.refuses("west", "its position", agents.mask, "west", agents.announce(), **options)
+
+
+@pytest.mark.parametrize("place", [(0, 2**31), (2**31, 0), (-1, 0), (0, -1)])
+def test_rounds_are_numbers_that_can_be(agents, place):
+    agents.refuses("west", "round that can't be|is over", agents.introduction, "west", place)
 
 
 def test_a_server_can_not_try_many_limits_in_a_round(agents):
@@ -706,6 +739,44 @@ def test_a_server_can_not_lower_the_number_of_colluders(tmp_path):
     announced = agents.announce(colluders=2)
     agents.refuses("west", refused, agents.mask, "west", announced)
     agents.mask("west", announced, colluders=2)
+
+
+def with_minimum(folder, minimum):
+    """Return agents whose owners ask for so many agents in a sum."""
+    keys = {name: IDENTITIES[name].public for name in NAMES}
+    return Agents(folder, Roster(keys, 1, minimum=minimum))
+
+
+def test_the_owners_minimum_holds_for_the_group_that_shares_secrets(tmp_path):
+    for minimum in (3, 4):
+        agents = with_minimum(tmp_path / str(minimum), minimum)
+        options = {"names": ["west"], "group": agents.group[1:]}
+        if minimum == 3:
+            agents.announce(**options)
+        else:
+            agents.refuses("west", "too few for a sum", agents.announce, **options)
+
+
+def test_the_owners_minimum_holds_for_the_participants(tmp_path):
+    for minimum in (3, 4):
+        agents = with_minimum(tmp_path / str(minimum), minimum)
+        announced = agents.announce()
+        del announced["east"]
+        if minimum == 3:
+            agents.mask("west", announced)
+        else:
+            agents.refuses("west", "too few for a sum", agents.mask, "west", announced)
+
+
+def test_the_owners_minimum_holds_for_the_survivors(tmp_path):
+    for minimum in (3, 4):
+        agents = with_minimum(tmp_path / str(minimum), minimum)
+        _, context = agents.train(agents.announce())
+        if minimum == 3:
+            agents.confirm("west", context, NAMES[1:])
+        else:
+            refused = "3 agents are in the sum, and 4 must be"
+            agents.refuses("west", refused, agents.confirm, "west", context, NAMES[1:])
 
 
 def test_a_number_of_colluders_is_not_negative(agents):

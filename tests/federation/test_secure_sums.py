@@ -8,13 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pcfed import PCFedSplit, Problem, run
+from pcfed import PCFedSplit, Problem, RefusalPolicy, run
 from pcfed.federation import Message, Server
 from pcfed.federation.client_state import ClientState
+from pcfed.federation.identity import Identity
+from pcfed.federation.masking import PUBLIC, Introduction, _signed
 from pcfed.federation.paths import OPEN_SUM
 from pcfed.federation.protocol import ProtocolError
 from pcfed.federation.rollback import roll_back
-from pcfed.federation.server import MissingAgents
+from pcfed.federation.secure_agent import SecureAgent
+from pcfed.federation.server import Diverged, MissingAgents
 from tests.federation.in_process import (
     NAMES,
     OPTIONS,
@@ -190,7 +193,7 @@ def test_the_same_message_with_a_finer_grid_is_refused(tmp_path):
                 finer = {**message.metadata, "grid": message.metadata["grid"] / 2}
                 again = super().answer(name, Message("train", finer, message.vectors))
                 assert again.kind == "error"
-                assert "another question" in again.metadata["reason"]
+                assert "changed the setting grid" in again.metadata["reason"]
                 self.refusals += 1
             return reply
 
@@ -345,6 +348,75 @@ def test_a_broken_field_of_a_reply_does_not_stop_the_others(kind, field, wrong, 
         assert all(others <= set(entry["accepted"]) for entry in history(server))
 
 
+class Spoiler(SecureAgent):
+    """An agent that signs keys with which others can agree on nothing."""
+
+    what, key = "", ""
+
+    def introduce(self, message):
+        reply = super().introduce(message)
+        if self.what == "box":
+            training, name = str(message.metadata["training"]), self.name
+            box = bytes.fromhex(self.key)
+            signature = self.identity.sign("introduction", training, name, box).hex()
+            introduction = Introduction(name, self.identity.public, self.key, signature)
+            reply = {"introduction": json.dumps(introduction)}
+        return reply
+
+    def _announce(self, state, message):
+        found = json.loads(super()._announce(state, message)["announcements"])
+        for made in found.values():
+            if self.what in made and (self.what != "group" or made["group"]):
+                made[self.what] = self.key
+                parts = _signed(state.training, {key: made[key] for key in PUBLIC})
+                made["signature"] = self.identity.sign(*parts).hex()
+        return {"announcements": json.dumps(found)}
+
+
+@pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "ab"])
+@pytest.mark.parametrize("what", ["box", "mask_key", "share_key", "group"])
+def test_useless_keys_exclude_their_agent_and_nobody_else(what, key, tmp_path):
+    options = {"problem": classifiers(5), "secure": True, "transport": RefusingTransport}
+    with federation(tmp_path, ALGORITHMS["FedAvg"], 2, **options) as (_, clients, server):
+        spoiler = clients["agent 2"]
+        folder, identity = tmp_path / "agent 2", Identity.create()
+        spoiler._secure = Spoiler("agent 2", identity, folder / "secrets.json")
+        spoiler._secure.what, spoiler._secure.key = what, key
+        server.run()
+        others = ["agent 1", "agent 3", "agent 4", "agent 5"]
+        assert [entry["accepted"] for entry in history(server)] == [others] * 2
+        reason = history(server)[0]["refused"]["agent 2"]
+        expected = (
+            "its public keys are" if what == "box" else "what it announces for the next sum is"
+        )
+        assert reason == f"{expected} not valid"
+
+
+def test_updates_above_the_limit_are_those_that_the_simulator_refuses(tmp_path):
+    """They count as zeros, nobody hears whose they are, and the numbers are the simulator's."""
+    algorithm, problem = ALGORITHMS["FedAvg"], classifiers(4)
+    with federation(tmp_path / "plain", algorithm, 1, problem=problem) as (_, _, server):
+        server.run()
+        sent = [reply.vectors["delta"] for reply in server.transport.replies]
+    norms = sorted(map(np.linalg.norm, sent))
+    limit = (norms[-1] + norms[-2]) / 2  # the longest update of the first round is above it
+    options = {"problem": problem, "secure": True, "norm_limit": limit}
+    notes = []
+    with federation(tmp_path / "secure", algorithm, 3, **options) as (_, clients, server):
+        server.on_status = lambda **changes: notes.append(changes.get("note", ""))
+        server.run()
+        server.finish()
+        assert set(server.audit().values()) == {0.0}
+        assert all(len(entry["accepted"]) == 4 for entry in history(server))
+        found = models(clients, server)
+    assert any("1 of 4 agents have sent zeros" in note for note in notes)
+    refusals = RefusalPolicy(max_refusals=99, norm_limit=limit)
+    more = {"rounds": 3, "batch": 0.3, "grid": GRID, **OPTIONS}
+    result = run(problem, algorithm, refusals=refusals, **more)
+    assert result.refusals
+    np.testing.assert_array_equal(found, result.models)
+
+
 # -- owners ---------------------------------------------------------------------------------------
 
 
@@ -378,22 +450,14 @@ def test_an_owner_can_refuse_trainings_without_a_secure_sum(tmp_path):
         assert server.state.round == 1
 
 
-def test_agents_check_the_norms_of_their_own_updates(tmp_path):
+def test_a_training_in_which_all_updates_are_too_long_ends(tmp_path, caplog):
     options = {"secure": True, "norm_limit": 1e-9, "attempts": 1, "transport": Recording}
-    with federation(tmp_path, ALGORITHMS["FedAvg"], 1, **options) as (_, clients, server):
-        with pytest.raises(MissingAgents):
+    with federation(tmp_path, ALGORITHMS["FedAvg"], 1, **options) as (_, _, server):
+        with pytest.raises(Diverged, match=r"Raise rounds\.norm_limit if it is too small"):
             server.run()
-        reasons = [r.metadata["reason"] for r in server.transport.replies if r.kind == "error"]
-        assert len(reasons) == 3
-        assert "above the limit 1e-09 of the training, so that it is not sent" in reasons[0]
-        assert not [r for r in server.transport.replies if r.vectors]
-        assert not any(client.state_path.exists() for client in clients.values())
-        # A server that may try many limits in a round would learn the norm.
-        server.config = replace(server.config, norm_limit=100.0)
-        with pytest.raises(MissingAgents):
-            server.run()
-        reasons = [r.metadata["reason"] for r in server.transport.replies if r.kind == "error"]
-        assert "another question in the same round" in reasons[-1]
+        assert server.state.round == 0
+        assert "above the limit 1e-09 of the training" in caplog.text
+        assert not [each for each in server.transport.replies if each.kind == "error"]
 
 
 @pytest.mark.parametrize("consents", [False, True])

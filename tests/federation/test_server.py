@@ -216,6 +216,43 @@ def test_a_training_that_has_asked_for_keys_only_is_not_counted(secure_folder):
     assert train(folder, grid_of(folder)).finished == NAMES
 
 
+def test_messages_about_keys_read_no_rows(secure_folder):
+    """Whether rows can be read, with labels that the server chooses, says something about them."""
+    folder = secure_folder
+    change(folder, "minimum = 3", "minimum = 3\nattempts = 1")
+    (folder / "agent-1.csv").unlink()
+    grid = grid_of(folder)
+    with pytest.raises(MissingAgents):
+        run_task(grid, folder / "server.toml", "train")
+    assert {"introduce", "announce", "train"} <= set(grid.kinds)
+    status = Status.load(folder / "server.example" / "status.json")
+    assert "Round 0: 3 agents must be in a sum." in status.note
+    secrets = json.loads((folder / "agent-1.example" / "secrets.json").read_text())
+    assert secrets["secrets"]  # it has announced them
+
+
+@pytest.mark.parametrize("key", ["labels", "features"])
+def test_a_secure_training_has_one_model(secure_folder, key, caplog):
+    """Otherwise a server could try which labels occur in the rows of an agent."""
+    folder = secure_folder
+    train(folder, grid_of(folder))
+    other = {
+        "labels": ('["x", "y", "z"]', '["x", "y", "w"]'),
+        "features": ('"d", "e"]', '"d", "kind"]'),
+    }[key]
+    for name in NAMES:  # rows are not read again, so that nothing depends on them
+        (folder / f"{name}.csv").unlink()
+    model = read_server_file(folder / "server.toml").model.model_dump_json()
+    text = model.replace(*(each.replace(", ", ",") for each in other))
+    assert text != model
+    metadata = {"model": text, "training": "example", "grid": 2.0**-32, "m": 3}
+    asked = FlowerMessage(
+        to_records(Message("train", metadata)), dst_node_id=1, message_type="query"
+    )
+    reply = reply_to(asked, folder / "agent-1.toml")
+    assert "the training has begun with another model" in reply.metadata["reason"]
+
+
 def test_a_plain_training_is_not_counted(folder):
     for name in NAMES:
         change(folder, "trainings = 10", "trainings = 0", name)

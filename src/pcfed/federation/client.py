@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,9 @@ from numpy.typing import NDArray
 from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, RunInfo, Update
 from pcfed.algorithms.grid import Grid, Integers, add_integers, encode_all, joined_integers
 from pcfed.arrays import Array, Float64Array
+from pcfed.errors import one_line
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
-from pcfed.federation.allowed_trainings import AllowedTrainings
-from pcfed.federation.client_state import Audit, ClientState, PendingUpdate
+from pcfed.federation.client_state import Audit, ClientState, PendingUpdate, Reported
 from pcfed.federation.norm_limits import vector_norm
 from pcfed.federation.paths import LOCK, PRIVACY, STATE
 from pcfed.federation.privacy_ledger import PrivacyLedger
@@ -46,12 +47,19 @@ from pcfed.federation.protocol import (
     question_digest,
     read_algorithm,
     read_round_info,
+    round_metadata,
 )
 from pcfed.federation.rollback import earlier_state, keep_state, remove_unneeded
-from pcfed.federation.row_sums import ROW_SUMS, SQUARES, TOTALS, row_sums_reply
-from pcfed.guarantees.federated_certificate import REPLY_VECTORS, certificate_reply, summands
+from pcfed.federation.row_sums import ROW_SUMS, SCORE, SQUARES, TOTALS, row_sums_reply
+from pcfed.guarantees.federated_certificate import (
+    REPLY_VECTORS,
+    SUMMED_NUMBERS,
+    certificate_reply,
+    summands,
+)
 from pcfed.privacy import (
     Mechanism,
+    Privacy,
     PrivateGradients,
     loss_digest,
     noise_warning,
@@ -71,6 +79,9 @@ PUBLIC_METRICS = ("infeasibility", "rows")
 """The metrics that an agent with a privacy budget may report: they do not depend on its records,
 or only through its model."""
 
+COMMITTED_TERMS = ("algorithm", "parameters", "center", "grid", "m")
+"""The metadata of a round by which its updates are committed."""
+
 BEFORE_TRAINING = frozenset({*SUM_KINDS, TOTALS, SQUARES})
 """Messages that may come before the scaling of the data is known: they start no state."""
 
@@ -82,8 +93,9 @@ class Client:
     ----------
     name : str
         Its name in the roster.
-    agent : Agent
-        Its data, set and coupling.
+    agent : Agent or callable
+        Its data, set and coupling, or a function that reads them when they are needed: messages
+        about keys do not need them.
     folder : Path
         The directory of its state, and at the end of its model and its report.
     batch : float or int
@@ -94,16 +106,16 @@ class Client:
         Which of ``METRICS`` its owner allows to report to the server.
     files : AgentFiles, optional
         Its file and the server's model, with which the results are a run directory.
-    columns : array of shape (rows, columns), optional
-        Its rows for training as they are in its file, if the data are standardised.
+    columns : callable, optional
+        Reads its rows for training as they are in its file, if the data are standardised.
     secure : SecureAgent, optional
         Its side of secure sums; None if it has no key, and can't take part in them.
     only_secure : bool
         Whether its owner refuses trainings without a secure sum.
     rollbacks : int
         How often a training with a secure sum may go back, as far as its owner consents.
-    trainings : AllowedTrainings, optional
-        The trainings with a secure sum that its owner allows; None allows all.
+    privacy : Privacy, optional
+        Its privacy budget, if ``agent`` is a function.
     ledger : Path, optional
         The file with what is spent of the agent's privacy budget in all trainings, if it has one;
         by default it is in the folder.
@@ -112,32 +124,44 @@ class Client:
     def __init__(
         self,
         name: str,
-        agent: Agent,
+        agent: Agent | Callable[[], Agent],
         folder: Path,
         *,
         batch: float | int = 1.0,
         certificate: bool = False,
         report: Sequence[str] = (),
         files: AgentFiles | None = None,
-        columns: Float64Array | None = None,
+        columns: Callable[[], Float64Array | None] = lambda: None,
         secure: SecureAgent | None = None,
         only_secure: bool = False,
         rollbacks: int = 0,
-        trainings: AllowedTrainings | None = None,
+        privacy: Privacy | None = None,
         ledger: Path | None = None,
     ) -> None:
-        self.name, self.agent, self.folder = name, agent, folder
+        self.name, self.folder = name, folder
+        if isinstance(agent, Agent):
+            self.agent, privacy = agent, agent.privacy
+        else:
+            self._read_agent = agent
         self._certificate, self._report = certificate, report
         self._files, self._columns = files, columns
         self._secure, self._only_secure, self._rollbacks = secure, only_secure, rollbacks
-        self._trainings = trainings
-        size = resolve_batch_size(batch, agent.loss.size, agent=name)
-        self._batches = BatchSampler(agent.loss.size, size)
-        self._ledger = self._privacy_ledger(ledger)
+        self._batch = batch
+        self._ledger = self._privacy_ledger(privacy, ledger)
 
-    def _privacy_ledger(self, path: Path | None) -> PrivacyLedger | None:
+    @cached_property
+    def agent(self) -> Agent:
+        """Its data, set and coupling."""
+        return self._read_agent()
+
+    @cached_property
+    def _batches(self) -> BatchSampler:
+        """How it draws batches."""
+        size = self.agent.loss.size
+        return BatchSampler(size, resolve_batch_size(self._batch, size, agent=self.name))
+
+    def _privacy_ledger(self, privacy: Privacy | None, path: Path | None) -> PrivacyLedger | None:
         """Return what is spent of the agent's privacy budget; None if it has none."""
-        privacy = self.agent.privacy
         if privacy is None:
             return None
         if unknown := set(self._report) - {*PUBLIC_METRICS}:
@@ -171,10 +195,14 @@ class Client:
             self._check_secure(state, message)
             state = self._follow_rollbacks(algorithm, state, message)
             state = self._settle_pending(algorithm, state, message)
+            if state.secure and message.kind not in BEFORE_TRAINING:
+                own = _own_digest(self.agent, self._batches)
+                self._secure_agent().check_own(message, own)
             if message.kind == "train":
                 state = self._train(algorithm, state, message)
             elif message.kind == "audit" and not state.secure:
                 state = self._record_audit(state, message)
+            state = self._report_metrics(algorithm, state, message)
             reply = self._reply(algorithm, state, message)
             # The state must be on the disk before the server can see the update: an agent that
             # forgot an accepted update would disagree with the server for ever.
@@ -250,17 +278,14 @@ class Client:
             "training": received["training"],
             "round": received["round"],
             "rollbacks": received["rollbacks"],
-            "certificate": self._certificate and self._ledger is None,
+            "certificate": not state.secure and self._certificate and self._ledger is None,
         }
         vectors: Mapping[str, NDArray[Any]] = {}
         if state.secure and kind in SUM_KINDS:
             metadata |= self._answer_of_sum(message)
             return Message(kind, metadata)
-        model = self._own_model(algorithm, message.vectors, state)
         if state.secure and kind != "finish":
-            # The same question must have the same answer, to the bit.
-            with one_blas_thread():
-                vectors, more = self._masked_reply(state, message, model)
+            vectors, more = self._masked_reply(algorithm, state, message)
             metadata |= more
         elif kind == "train" and state.pending is not None:
             vectors = {name: rows[0] for name, rows in state.pending.sent.items()}
@@ -270,19 +295,36 @@ class Client:
             audited = algorithm.audited(message.vectors, state.private)
             vectors = {name: directions @ rows[0] for name, rows in audited.items()}
         elif kind == "finish":
+            model = self._own_model(algorithm, message.vectors, state)
             shared = algorithm.shared_model(message.vectors)
             end = AgentEnd(self.name, self.agent, model, shared, algorithm, received)
             save_results(self.folder, end, self._files)
         elif kind not in REPLY_VECTORS:
             raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
         elif self._certificate:
-            m = int(received["m"])
+            m, model = int(received["m"]), self._own_model(algorithm, message.vectors, state)
             vectors, more = certificate_reply(kind, self.agent, model, message.vectors, m)
             metadata |= more
-        if kind in ("train", "finish"):
-            metrics = local_metrics(self.agent, model, self._report)
-            metadata |= {f"metric_{name}": value for name, value in metrics.items()}
+        if kind in ("train", "finish") and state.reported is not None:
+            metadata |= {f"metric_{name}": each for name, each in state.reported.metrics.items()}
         return Message(kind, metadata, vectors)
+
+    def _report_metrics(
+        self, algorithm: Algorithm, state: ClientState, message: Message
+    ) -> ClientState:
+        """Return the state with the metrics that the owner allows to report with this message.
+
+        In a training with a secure sum the server gets them once for every accepted update: it
+        could choose its vectors such that many of them tell what the loss or the set is.
+        """
+        if message.kind not in ("train", "finish") or not self._report:
+            return state
+        last = state.reported
+        if state.secure and last is not None and last[:2] == (state.rollbacks, state.accepted):
+            return state
+        model = self._own_model(algorithm, message.vectors, state)
+        metrics = local_metrics(self.agent, model, self._report)
+        return replace(state, reported=Reported(state.rollbacks, state.accepted, metrics))
 
     def _answer_of_sum(self, message: Message) -> dict[str, Scalar]:
         """Return the metadata of a reply to a message that is about a secure sum itself."""
@@ -302,40 +344,65 @@ class Client:
         return answers[message.kind](message)
 
     def _masked_reply(
-        self, state: ClientState, message: Message, model: Array
+        self, algorithm: Algorithm, state: ClientState, message: Message
     ) -> tuple[dict[str, Integers], dict[str, Scalar]]:
-        """Return the vectors and more metadata of a reply that goes into a secure sum."""
+        """Return the vectors and more metadata of a reply that goes into a secure sum.
+
+        The last integer is 1 if the agent sends zeros because it could not answer. To refuse an
+        answer that is too large, say, would tell the server how large it is, and whose.
+        """
         kind, secure, grid = message.kind, self._secure_agent(), _grid(message.metadata)
         if kind == "train" and state.pending is not None:
             sent = {name: rows[0] for name, rows in state.pending.sent.items()}
-            masked, more = secure.mask(message, joined_integers(encode_all(grid, sent)))
-            return {MASKED: masked}, more
+            integers = joined_integers(encode_all(grid, sent))
+            withheld, history = state.pending.withheld, None
+        else:
+            integers, withheld = self._summand(algorithm, state, message, grid)
+            history = state.history
+        masked, more = secure.mask(message, np.append(integers, np.uint64(withheld)), history)
+        return {MASKED: masked}, more
+
+    def _summand(
+        self, algorithm: Algorithm, state: ClientState, message: Message, grid: Grid
+    ) -> tuple[Integers, bool]:
+        """Return an agent's part of a sum over the full roster, and whether it is withheld."""
+        kind = message.kind
         if kind == "audit":
             digest = audit_digest(state.training, int(message.metadata["round"]), message.vectors)
             sizes = parse_json(str(message.metadata["audited"]))
-            integers = integer_products(digest, state.totals, sizes)
-        elif kind in REPLY_VECTORS:
-            m = int(message.metadata["m"])
-            found = certificate_reply(kind, self.agent, model, message.vectors, m)
-            integers = grid.encode_wide(kind, summands(kind, *found))
-        elif kind in ROW_SUMS:
-            # Losses on held-out records are not in the privacy budget: it sends none.
-            agent = self.agent if self._ledger is None else replace(self.agent, test=None)
-            sums = row_sums_reply(message, agent, model, self._columns)
-            integers = grid.encode_wide(kind, sums)
-        else:
-            raise ValueError(f"{self.name}: messages can't have the kind {kind!r}.")
-        masked, more = secure.mask(message, integers, state.history)
-        return {MASKED: masked}, more
+            return integer_products(digest, state.totals, sizes), False
+        columns = self._columns()
+        m, size = int(message.metadata["m"]), _num_summed(kind, self.agent.loss.n, columns)
+        try:
+            # The same question must have the same answer, to the bit.
+            with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+                model = self._own_model(algorithm, message.vectors, state)
+                if kind in ROW_SUMS:
+                    # Losses on held-out records are not in the privacy budget: it sends none.
+                    agent = self.agent if self._ledger is None else replace(self.agent, test=None)
+                    numbers = row_sums_reply(message, agent, model, columns)
+                else:
+                    found = certificate_reply(kind, self.agent, model, message.vectors, m)
+                    numbers = summands(kind, *found)
+            return grid.encode_wide(kind, numbers), False
+        except ProtocolError:  # it is about the message alone
+            raise
+        except Exception as error:  # it depends on what is private
+            self._log_withheld(f"part of {kind}", error)
+            return grid.encode_wide(kind, np.zeros(size)), True
+
+    def _log_withheld(self, what: str, reason: object) -> None:
+        """Tell the owner why zeros were sent."""
+        logging.getLogger("pcfed").warning(
+            "%s: its %s is not sent, and zeros take its place: %s",
+            *(self.name, what, one_line(str(reason))),
+        )
 
     def _check_secure(self, state: ClientState, message: Message) -> None:
         """Raise if the agent can't or may not answer a message with or without a secure sum."""
         secure = is_secure(message.metadata)
-        if self._only_secure and not secure:
-            raise ProtocolError(
-                "its owner takes part only with a secure sum; set secure = true in server.toml, or "
-                "ask the owner to set secure = false in agent.toml"
-            )
+        if self._only_secure:
+            refuse_plain(message.metadata)
         if secure != state.secure:
             begun = "with" if state.secure else "without"
             raise ValueError(
@@ -345,10 +412,6 @@ class Client:
         if not secure:
             return
         agent = self._secure_agent()
-        if self._trainings is not None:
-            # Keys alone reveal nothing.
-            remember = message.kind not in SUM_KINDS
-            self._trainings.check(str(message.metadata["training"]), remember=remember)
         if int(message.metadata["rollbacks"]) > self._rollbacks:
             raise ProtocolError(
                 "its owner has not consented to go back; the owner can, with rollbacks = "
@@ -370,6 +433,8 @@ class Client:
         metadata = message.metadata
         training, accepted = str(metadata["training"]), int(metadata["accepted_round"])
         if not self.state_path.exists():
+            if accepted == NO_ROUND and message.kind in SUM_KINDS:
+                return _empty_state(metadata)
             if accepted == NO_ROUND:
                 return self._new_state(algorithm, metadata)
             raise ValueError(
@@ -389,14 +454,7 @@ class Client:
         models = np.zeros((1, self.agent.loss.n))
         if algorithm.feasible:
             models[0] = self.agent.feasible_set.project(models[0])
-        private = algorithm.start(models)[1]
-        return ClientState(
-            str(metadata["training"]),
-            NO_ROUND,
-            private,
-            rollbacks=int(metadata["rollbacks"]),
-            secure=is_secure(metadata),
-        )
+        return replace(_empty_state(metadata), private=algorithm.start(models)[1])
 
     def _follow_rollbacks(
         self, algorithm: Algorithm, state: ClientState, message: Message
@@ -451,12 +509,14 @@ class Client:
         totals, history = dict(state.totals), state.history
         if state.secure:
             history = self._secure_agent().commit(message, history)
-            add_integers(totals, encode_all(_grid(message.metadata), pending.sent))
+            add_integers(totals, encode_all(_grid(pending.terms), pending.sent))
         keep_state(self.folder, replace(state, pending=None), accepted, message.metadata)
-        private = algorithm.commit(
-            state.private, pending.kept, pending.received, pending.round_info
-        )
-        private = {name: np.asarray(rows, np.float64) for name, rows in private.items()}
+        private = state.private
+        if not pending.withheld:
+            if pending.terms:
+                algorithm = read_algorithm({**pending.terms, **round_metadata(pending.round_info)})
+            new = algorithm.commit(private, pending.kept, pending.received, pending.round_info)
+            private = {name: np.asarray(rows, np.float64) for name, rows in new.items()}
         return replace(
             state,
             accepted=accepted,
@@ -512,26 +572,84 @@ class Client:
             private=private,
         )
         received = {name: vector.astype(np.float64) for name, vector in message.vectors.items()}
-        # The server refuses an update that is not finite; NumPy's warnings would add nothing.
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-            update = algorithm.local(context, received, state.private, round_info)
-        if state.secure:
-            self._check_norms(update, metadata)
-            update = _grid(metadata).rounded(update)
-        pending = PendingUpdate(round_info, update.pending, update.sent, received)
+        terms = {key: metadata[key] for key in COMMITTED_TERMS if key in metadata}
+        withheld = False
+        try:
+            # The server refuses an update that is not finite; NumPy's warnings would add nothing.
+            with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+                update = algorithm.local(context, received, state.private, round_info)
+            if state.secure:
+                self._check_norms(update, metadata)
+                update = _grid(metadata).rounded(update)
+        except Exception as error:
+            if not state.secure:
+                raise
+            self._log_withheld(f"update of round {round_info.index}", error)
+            update, withheld = _zero_update(algorithm, received, round_info.m), True
+        pending = PendingUpdate(
+            *(round_info, update.pending, update.sent, received), terms, withheld
+        )
         return replace(state, pending=pending)
 
     def _check_norms(self, update: Update, metadata: Mapping[str, Scalar]) -> None:
-        """Raise if an update is too long: under a secure sum nobody else can see that."""
+        """Raise if an update is too long: under a secure sum nobody else may see that."""
         limit = float(metadata["norm_limit"])
         for name, rows in update.sent.items():
             norm = vector_norm(rows[0])
             if name != STATISTICS and not norm <= limit:
                 raise ValueError(
-                    f"{self.name}: the norm of its {name} is {norm:.3g}, above the limit "
-                    f"{limit:.3g} of the training, so that it is not sent; if it is right, the "
-                    "server must raise rounds.norm_limit."
+                    f"the norm of its {name} is {norm:.3g}, above the limit {limit:.3g} of the "
+                    "training; if it is right, the server must raise rounds.norm_limit."
                 )
+
+
+def _empty_state(metadata: Mapping[str, Scalar]) -> ClientState:
+    """Return the state before the first round, without private vectors."""
+    return ClientState(
+        str(metadata["training"]),
+        NO_ROUND,
+        {},
+        rollbacks=int(metadata["rollbacks"]),
+        secure=is_secure(metadata),
+    )
+
+
+def _num_summed(kind: str, n: int, columns: Float64Array | None) -> int:
+    """Return how many numbers an agent adds to a sum over the full roster."""
+    if kind in REPLY_VECTORS:
+        return len(REPLY_VECTORS[kind]) * n + len(SUMMED_NUMBERS[kind])
+    number = 0 if columns is None else columns.shape[1]
+    sizes = {SCORE: 2, TOTALS: 1 + number, SQUARES: 2 * number}
+    if kind not in sizes:
+        raise ValueError(f"messages can't have the kind {kind!r}.")
+    return sizes[kind]
+
+
+def _zero_update(algorithm: Algorithm, server: Mapping[str, Array], m: int) -> Update:
+    """Return zeros in place of an update that is not sent."""
+    n = next(iter(server.values())).size
+    sent = {name: np.zeros((1, n)) for name in algorithm.sent_vectors(server, m)}
+    if algorithm.statistics:
+        sent[STATISTICS] = np.zeros((1, len(algorithm.statistics)))
+    return Update(sent, {})
+
+
+def refuse_plain(metadata: Mapping[str, Scalar]) -> None:
+    """Raise if a message belongs to a training without a secure sum."""
+    if not is_secure(metadata):
+        raise ProtocolError(
+            "its owner takes part only with a secure sum; set secure = true in server.toml, or "
+            "ask the owner to set secure = false in agent.toml"
+        )
+
+
+def _own_digest(agent: Agent, batches: BatchSampler) -> str:
+    """Return a hash of all of an agent that its answers depend on."""
+    losses = [agent.loss] if agent.test is None else [agent.loss, agent.test]
+    with one_blas_thread():
+        digests = [loss_digest(each) for each in losses]
+    own = [agent.privacy, agent.feasible_set, agent.coupling, agent.personalization]
+    return hashlib.sha256(repr([*digests, *own, batches.batch_size]).encode()).hexdigest()
 
 
 def _question(agent: Agent, state: ClientState, message: Message) -> str:

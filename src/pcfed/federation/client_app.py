@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +25,18 @@ from pcfed.errors import join_names, one_line, short_repr
 from pcfed.extras import MissingExtra
 from pcfed.federation.agent_report import AgentFiles
 from pcfed.federation.allowed_trainings import AllowedTrainings
-from pcfed.federation.client import BEFORE_TRAINING, Client
+from pcfed.federation.client import BEFORE_TRAINING, Client, refuse_plain
 from pcfed.federation.identity import Identity, Roster
 from pcfed.federation.paths import PRIVACY, SECRETS, TRAININGS, training_directory
 from pcfed.federation.privacy_ledger import PrivacyLedger
-from pcfed.federation.protocol import PROTOCOL_VERSION, Message, ProtocolError, Scalar
+from pcfed.federation.protocol import (
+    PROTOCOL_VERSION,
+    SUM_KINDS,
+    Message,
+    ProtocolError,
+    Scalar,
+    is_secure,
+)
 from pcfed.federation.row_sums import SCALING, read_scaling
 from pcfed.federation.secure_agent import SecureAgent
 from pcfed.federation.transport import from_records, to_records
@@ -105,6 +113,17 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
         secure = SecureAgent(file.name, identity, folder / SECRETS, roster)
     # The server could say that there are fewer agents than there are.
     num_agents = max(int(message.metadata["m"]), 0 if roster is None else len(roster.keys))
+    only_secure = file.only_secure(num_agents)
+    # Before the rows are read: whether that is possible says something about them.
+    if only_secure:
+        refuse_plain(message.metadata)
+    if is_secure(message.metadata):
+        allowed = AllowedTrainings(path.with_name(f"{file.name}.{TRAININGS}"), file.trainings)
+        text = str(message.metadata["model"])
+        # Messages about keys need no rows.
+        is_remembered = message.kind not in SUM_KINDS
+        digest = hashlib.sha256(text.encode()).hexdigest() if is_remembered else None
+        allowed.check(str(message.metadata["training"]), digest)
     # Together with the agent's file, this is for all trainings.
     ledger = path.with_name(f"{file.name}.{PRIVACY}")
     if file.privacy is not None:
@@ -113,25 +132,29 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
                 "its owner has set a privacy budget, and standardization is computed from the "
                 "records"
             )
-        PrivacyLedger(ledger, file.privacy).bind_model(_reading_digest(model))
+        if message.kind not in SUM_KINDS:
+            PrivacyLedger(ledger, file.privacy).bind_model(_reading_digest(model))
     scaling = read_scaling(message.metadata, len(model.features))
     if model.standardize and scaling is None and message.kind not in BEFORE_TRAINING:
         raise ProtocolError("the server standardizes the data, and sent no means and scales")
-    rows = read_rows(path, file, model)
+
+    @cache
+    def rows() -> AgentRows:
+        return read_rows(path, file, model)
+
     return Client(
         file.name,
-        build_agent(rows, file, model, scaling),
+        lambda: build_agent(rows(), file, model, scaling),
         folder,
         batch=file.batch,
         certificate=file.certificate,
         report=file.report,
         files=AgentFiles(file, model, scaling),
-        columns=_standardized_columns(rows, model),
+        columns=lambda: _standardized_columns(rows(), model),
         secure=secure,
-        only_secure=file.only_secure(num_agents),
+        only_secure=only_secure,
         rollbacks=file.rollbacks,
-        # In all trainings together: these files are beside that of the agent.
-        trainings=AllowedTrainings(path.with_name(f"{file.name}.{TRAININGS}"), file.trainings),
+        privacy=file.privacy,
         ledger=ledger,
     )
 

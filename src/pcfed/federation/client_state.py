@@ -9,10 +9,21 @@ from typing import ClassVar, NamedTuple, Self
 from pcfed.algorithms import RoundInfo
 from pcfed.algorithms.grid import Integers, integers_in
 from pcfed.arrays import Array
-from pcfed.federation.protocol import read_round_info, round_metadata
+from pcfed.federation.protocol import Scalar, read_round_info, round_metadata
 from pcfed.simulation.result import arrays_in
 from pcfed.storage.archive import AnyArray
 from pcfed.storage.saved import Metadata, SavedArchive, Upgrades
+
+NOT_IN_EARLIER_FORMATS: Metadata = {
+    "rollbacks": 0,
+    "audit": None,
+    "secure": False,
+    "history": {},
+    "terms": {},
+    "withheld": False,
+    "reported": None,
+}
+"""What the metadata of earlier formats may lack."""
 
 
 class Audit(NamedTuple):
@@ -31,13 +42,28 @@ class PendingUpdate:
     """An update of a round that the server may accept or not.
 
     ``kept`` is what the agent needs to commit it, ``sent`` is what it sends to the server, and
-    ``received`` are the server's vectors of that round.
+    ``received`` are the server's vectors of that round. ``terms`` is the metadata by which it is
+    committed, whatever the message says that tells that it was accepted. An update that is
+    ``withheld`` is zero, and changes nothing when it is committed.
     """
 
     round_info: RoundInfo
     kept: Mapping[str, Array]
     sent: Mapping[str, Array]
     received: Mapping[str, Array]
+    terms: Mapping[str, Scalar] = field(default_factory=dict)
+    withheld: bool = False
+
+
+class Reported(NamedTuple):
+    """The metrics that an agent has reported since its last accepted update.
+
+    ``rollbacks`` and ``accepted`` say which update that was.
+    """
+
+    rollbacks: int
+    accepted: int
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +75,15 @@ class ClientState(SavedArchive):
     known whether the server accepted it. ``rollbacks`` is how often the training has gone back, and
     ``audit`` says which audit the agent has answered last. ``totals`` has the sums of all accepted
     updates as integers, if the training has a secure sum, which is then ``secure``; ``history`` has
-    by the name of each other agent a hash of the sums that both have committed.
+    by the name of each other agent a hash of the sums that both have committed, and ``reported``
+    what the agent has told of its metrics.
     """
 
     file_kind: ClassVar[str] = "state of an agent"
-    format: ClassVar[int] = 6
-    upgrades: ClassVar[Upgrades] = {
-        3: lambda metadata: _not_secure({**metadata, "rollbacks": 0, "audit": None}),
-        4: lambda metadata: _not_secure(metadata),
-        5: lambda metadata: {**metadata, "history": {}},
-    }
+    format: ClassVar[int] = 7
+    upgrades: ClassVar[Upgrades] = dict.fromkeys(
+        (3, 4, 5, 6), lambda metadata: {**NOT_IN_EARLIER_FORMATS, **metadata}
+    )
     read_by: ClassVar[Mapping[int, str]] = {1: "0.1", 2: "0.1"}
     advice: ClassVar[str] = "restore it from a backup."
 
@@ -71,6 +96,7 @@ class ClientState(SavedArchive):
     secure: bool = False
     totals: Mapping[str, Integers] = field(default_factory=dict)
     history: Mapping[str, str] = field(default_factory=dict)
+    reported: Reported | None = None
 
     def _to_archive(self) -> tuple[Metadata, Mapping[str, AnyArray]]:
         pending = self.pending
@@ -85,6 +111,9 @@ class ClientState(SavedArchive):
             "audit": self.audit,
             "secure": self.secure,
             "history": dict(self.history),
+            "terms": {} if pending is None else dict(pending.terms),
+            "withheld": pending is not None and pending.withheld,
+            "reported": self.reported,
         }
         arrays = {
             f"{group}/{name}": vector
@@ -98,8 +127,12 @@ class ClientState(SavedArchive):
         pending = None
         if metadata["pending"] is not None:
             kept, sent, received = (arrays_in(arrays, g) for g in ("kept", "sent", "received"))
-            pending = PendingUpdate(read_round_info(metadata["pending"]), kept, sent, received)
+            pending = PendingUpdate(
+                *(read_round_info(metadata["pending"]), kept, sent, received),
+                *(metadata["terms"], metadata["withheld"]),
+            )
         audit = None if metadata["audit"] is None else Audit(*metadata["audit"])
+        reported = None if metadata["reported"] is None else Reported(*metadata["reported"])
         return cls(
             metadata["training"],
             metadata["accepted"],
@@ -110,9 +143,5 @@ class ClientState(SavedArchive):
             metadata["secure"],
             integers_in(arrays, "totals"),
             metadata["history"],
+            reported,
         )
-
-
-def _not_secure(metadata: Metadata) -> Metadata:
-    """Return the metadata of an earlier format, in which no training had a secure sum."""
-    return {**metadata, "secure": False, "history": {}}

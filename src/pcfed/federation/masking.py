@@ -295,6 +295,16 @@ def public_bytes(key: X25519PrivateKey) -> bytes:
     return key.public_key().public_bytes_raw()
 
 
+def is_key(text: str) -> bool:
+    """Return whether a text is a public key with which others can agree on a secret."""
+    try:
+        public = X25519PublicKey.from_public_bytes(bytes.fromhex(text))
+        X25519PrivateKey.generate().exchange(public)  # some keys have only one secret with all
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
 def unmask(
     total: Integers,
     participants: Mapping[str, Announcement],

@@ -48,7 +48,7 @@ from pcfed.errors import one_line, short_repr
 from pcfed.problem import Center
 from pcfed.storage.reading import parse_json
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Version of the messages. Server and agents must use the same one."""
 
 SCHEDULES = ("step", "penalty")

@@ -10,7 +10,8 @@ Whatever the server asks, in whatever order and however often, an agent
    only together with agents that have committed the same sums;
 6. masks one vector with a secret: masks follow from the question, which can't change in a round;
 7. takes part only in sums of enough agents, as its owner's roster says;
-8. does not go back to an earlier round, unless its owner consents.
+8. does not go back to an earlier round, unless its owner consents;
+9. takes part only while the settings of the training and its own data stay as they were at first.
 
 What breaks a rule is refused with a sentence in the agent's own log. All that the rules need to
 remember is on the disk before a reply leaves.
@@ -43,7 +44,14 @@ from pcfed.federation.masking import (
     open_shares,
     threshold,
 )
-from pcfed.federation.protocol import INVALID_FIELDS, Message, Scalar, question_digest
+from pcfed.federation.protocol import (
+    INVALID_FIELDS,
+    SUM_KINDS,
+    Message,
+    ProtocolError,
+    Scalar,
+    question_digest,
+)
 from pcfed.federation.server_state import Place
 from pcfed.storage.atomic import private_files
 from pcfed.storage.reading import parse_json
@@ -59,6 +67,15 @@ SHARED, COMPLETE = "shared", "complete"
 
 MIN_HONEST = 2
 """So many agents of a sum do not work together with the server."""
+
+TERMS = (
+    *("algorithm", "parameters", "center", "m", "steps", "seed", "position"),
+    *("grid", "colluders", "model", "scaling"),
+)
+"""The settings in the metadata of messages that can't change in a training."""
+
+MAX_PLACE = 2**31
+"""Rounds and rollbacks are smaller."""
 
 MAX_UNUSED = 8
 """So many secrets that were announced and not used are kept."""
@@ -117,6 +134,8 @@ class SecretState(SavedJson):
     of agents. ``opened`` is the last sum that it has opened: rollbacks, round and a hash of the
     context and the survivors. ``answered`` has by kind the last question over the full roster:
     rollbacks, accepted round, and the hashes of the question and of what the agent has added.
+    ``terms`` are the settings of the training as the agent has first heard them, and ``own`` is a
+    hash of its own data, constraint and settings, as they were when it first used them.
     """
 
     file_kind: ClassVar[str] = "file of an agent's secrets"
@@ -134,6 +153,8 @@ class SecretState(SavedJson):
     masked: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     opened: tuple[int, int, str] | None = None
     answered: dict[str, list[Any]] = field(default_factory=dict)
+    terms: dict[str, Any] = field(default_factory=dict)
+    own: str | None = None
 
     def _to_json(self) -> Metadata:
         return {
@@ -173,7 +194,7 @@ def _refuses_invalid(method: Method[Parameters, Result]) -> Method[Parameters, R
     ) -> Result:
         try:
             return method(self, message, *arguments, **options)
-        except (SecureSumError, InvalidFile):
+        except (SecureSumError, ProtocolError, InvalidFile):
             raise
         except INVALID_FIELDS as error:
             raise SecureSumError(
@@ -234,6 +255,30 @@ class SecureAgent:
         state = self._load(message)
         _remember_question(state, message)
         self._save(state)
+
+    @_refuses_invalid
+    def check_own(self, message: Message, own: str) -> None:
+        """Refuse to go on with other data, constraint or settings of the agent than at first.
+
+        Otherwise two sums could differ in nothing but what one owner has changed.
+
+        Parameters
+        ----------
+        message : Message
+            The message.
+        own : str
+            A hash of them.
+        """
+        state = self._load(message)
+        if state.own is None:
+            state.own = own
+            self._save(state)
+        elif state.own != own:
+            raise ProtocolError(
+                "its owner has changed the data, the constraint or the settings in agent.toml "
+                "since this training began; the owner must restore them, or take part in another "
+                "training"
+            )
 
     @_refuses_invalid
     def mask(
@@ -600,7 +645,11 @@ class SecureAgent:
             )
         if state.training != metadata["training"] or state.agents != agents:
             raise SecureSumError(one_line(f"its secrets are for {state.training!r}, not for this"))
+        # Keys alone reveal nothing: before anything else is asked, settings may be corrected.
+        _check_terms(state, metadata, remember=message.kind not in SUM_KINDS)
         place = int(metadata["rollbacks"]), int(metadata["round"])
+        if not (0 <= place[0] < MAX_PLACE and 0 <= place[1] < MAX_PLACE):
+            raise SecureSumError("a message of a round that can't be")
         if place < state.place:
             raise SecureSumError("a message of a sum that is over")
         if place > state.place:
@@ -617,6 +666,27 @@ class SecureAgent:
         }
         with private_files():
             state.save(self._path)
+
+
+def _check_terms(state: SecretState, metadata: Mapping[str, Scalar], *, remember: bool) -> None:
+    """Raise if a setting of the training has changed; remember new ones if asked.
+
+    Agents commit sums without hearing what the others are told, so all must go by the same settings
+    from the first message on. A position may be any of the training's, but always the same.
+    """
+    for key in TERMS:
+        if key not in metadata and key not in state.terms:
+            continue
+        if remember:
+            state.terms.setdefault(key, metadata.get(key))
+        known = state.terms.get(key, metadata.get(key))
+        if known != metadata.get(key):
+            raise SecureSumError(
+                f"the server has changed the setting {key} of the training from "
+                f"{short_repr(known)} to {short_repr(metadata.get(key))}"
+            )
+    if "position" in metadata and not 0 <= int(metadata["position"]) < state.agents:
+        raise SecureSumError("its position is not one of the training")
 
 
 def _remember_question(state: SecretState, message: Message) -> tuple[SumRecord, str]:

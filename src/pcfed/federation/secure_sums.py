@@ -41,6 +41,7 @@ from pcfed.federation.masking import (
     combine,
     commitment,
     group_digest,
+    is_key,
     key_of,
     public_bytes,
     share_check,
@@ -184,6 +185,10 @@ class SecureSums:
     )
     _groups: dict[str, list[str]] = field(default_factory=dict, init=False)
     """The members of the groups of shares, by their digests."""
+    _asked_group: str = field(default="", init=False)
+    """The digest of the group for which agents were asked to announce secrets."""
+    _rejected: dict[str, str] = field(default_factory=dict, init=False)
+    """Why keys of agents can't be used since the last sum, by name."""
     _present: set[str] = field(default_factory=set, init=False)
     """Who has sent an update or come in the last round: the group of the next one."""
 
@@ -278,10 +283,16 @@ class SecureSums:
             participants,
             survivors,
             signatures,
-            {name: reason for name, reason in refused.items() if name not in survivors},
+            self._refusals(refused, survivors),
             {name: reported for name, reported in metrics.items() if reported},
             total,
         )
+
+    def _refusals(self, refused: Mapping[str, str], survivors: Sequence[str]) -> dict[str, str]:
+        """Return why agents are not in a sum, and forget why their keys were rejected."""
+        found = {**self._rejected, **refused}
+        self._rejected = {}
+        return {name: reason for name, reason in found.items() if name not in survivors}
 
     def _open(self, masked: OpenSum) -> Integers | None:
         """Ask the survivors to open a sum; None if too few did."""
@@ -403,7 +414,8 @@ class SecureSums:
                     return announced
             if not again:
                 self._ask_for_announcements(place, minimum)
-        return f"{max(minimum, 2)} agents must announce keys"
+        reasons = "".join(f" ({name}: {reason})" for name, reason in self._rejected.items())
+        return f"{max(minimum, 2)} agents must announce keys{reasons}"
 
     def _ask_for_announcements(self, place: Place, minimum: int) -> dict[str, str]:
         """Ask all agents for introductions and announcements; return why some are refused."""
@@ -431,6 +443,7 @@ class SecureSums:
         return group
 
     def _announce_metadata(self, group: Sequence[Introduction], place: Place) -> dict[str, Scalar]:
+        self._asked_group = group_digest(group, self.colluders)
         return {"group": json.dumps(group), "next_place": str(place)}
 
     def _add_introductions(self, replies: Mapping[str, Message]) -> None:
@@ -441,33 +454,50 @@ class SecureSums:
             try:
                 found = Introduction(*parse_json(str(reply.metadata.get("introduction"))))
                 known = self.identities.get(name, found.identity)
-                if found.name == name and found.identity == known and found.is_valid(self.training):
-                    self._introductions[name] = found
+                is_own = found.name == name and found.identity == known
+                is_right = is_own and found.is_valid(self.training) and is_key(found.box)
             except INVALID_FIELDS:
-                continue  # it takes no part in sums
+                is_right = False
+            if is_right:
+                self._introductions[name] = found
+            else:
+                self._rejected[name] = "its public keys are not valid"
 
     def _add_announcements(self, replies: Mapping[str, Message], place: Place) -> None:
         """Remember the announcements in replies, if they are those of the agents."""
         for name, reply in replies.items():
-            try:
-                announced = parse_json(str(reply.metadata.get("announcements")))
-                for kind in (SHARED, COMPLETE):
-                    if kind in announced:
-                        self._add_announcement(kind, name, Announcement(**announced[kind]), place)
-            except INVALID_FIELDS:
+            if "announcements" not in reply.metadata:
                 continue
+            try:
+                announced = parse_json(str(reply.metadata["announcements"]))
+                found = {
+                    kind: Announcement(**announced[kind])
+                    for kind in (SHARED, COMPLETE)
+                    if kind in announced
+                }
+                are_right = all(
+                    self._is_usable(each, kind, name, place) for kind, each in found.items()
+                )
+            except INVALID_FIELDS:
+                are_right = False
+            if not are_right:
+                self._rejected[name] = "what it announces for the next sum is not valid"
+                continue
+            for kind, each in found.items():
+                self._announced[kind][name] = each
 
-    def _add_announcement(self, kind: str, name: str, found: Announcement, place: Place) -> None:
+    def _is_usable(self, found: Announcement, kind: str, name: str, place: Place) -> bool:
+        """Return whether others can use an announcement: with a wrong one they would refuse all."""
         introduction = self._introductions.get(name)
-        right_group = found.group in self._groups if kind == SHARED else found.group == ""
-        if (
+        return (
             introduction is not None
             and (found.name, found.place) == (name, str(place))
-            and right_group
+            and found.group == (self._asked_group if kind == SHARED else "")
             and _are_shares(found)
+            and is_key(found.mask_key)
+            and is_key(found.share_key)
             and found.is_valid(self.training, introduction.identity)
-        ):
-            self._announced[kind][name] = found
+        )
 
     def _at(self, announced: Mapping[str, Announcement], place: Place) -> dict[str, Announcement]:
         return {name: each for name, each in announced.items() if each.place == str(place)}

@@ -80,6 +80,8 @@ class SummedUpdates(NamedTuple):
     ----------
     accepted : list of str
         The agents.
+    number : int
+        How many of them have an update, and not zeros in its place.
     vectors : mapping of str to Array
         The sums of their updates.
     refused : mapping of str to str
@@ -95,6 +97,7 @@ class SummedUpdates(NamedTuple):
     """
 
     accepted: list[str]
+    number: int
     vectors: Mapping[str, Float64Array]
     refused: Mapping[str, str]
     metrics: Mapping[str, Mapping[str, float]]
@@ -216,7 +219,7 @@ class Server:
         }
         self._history.append(entry)
         self._course.add_round(entry)
-        sums = Sums(updates.vectors, len(accepted))
+        sums = Sums(updates.vectors, updates.number)
         server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
         totals = dict(before.totals)
         add_integers(totals, updates.integers)
@@ -268,6 +271,7 @@ class Server:
         metrics = {name: reported_metrics(updates[name]) for name in accepted}
         return SummedUpdates(
             accepted,
+            len(accepted),
             sums.totals(),
             refused,
             {name: reported for name, reported in metrics.items() if reported},
@@ -284,16 +288,30 @@ class Server:
         grid = Grid(config.grid, len(config.roster))
         sizes = {name: grid.width(name, number) for name, number in numbers.items()}
         opened = secure.sum_updates(
-            self._place, sum(sizes.values()), config.minimum, config.attempts
+            self._place, sum(sizes.values()) + 1, config.minimum, config.attempts
         )
         if isinstance(opened, str):
             self.on_status(note=f"Round {before.round}: {opened}.")
             return None
-        integers = split_integers(opened.total, sizes)
+        integers, withheld = split_integers(opened.total[:-1], sizes), int(opened.total[-1])
+        number = len(opened.survivors) - withheld
+        if withheld:
+            self.on_status(
+                note=f"Round {before.round}: {withheld} of {len(opened.survivors)} agents have "
+                "sent zeros, because their updates were too long or could not be computed; their "
+                "own logs say why."
+            )
+        if number < 1:
+            raise Diverged(
+                f"No agent has an update of round {before.round} that it may send; their own logs "
+                "say why. Raise rounds.norm_limit if it is too small; otherwise go back with pcfed "
+                f"federation rollback, and {config.algorithm.advice}."
+            )
         vectors = {name: grid.decode(name, integers[name]) for name in names}
-        means = {name: vector / len(opened.survivors) for name, vector in vectors.items()}
+        means = {name: vector / number for name, vector in vectors.items()}
         return SummedUpdates(
             opened.survivors,
+            number,
             vectors,
             dict(opened.refused),
             dict(opened.metrics),
@@ -463,10 +481,15 @@ class Server:
         metadata: Mapping[str, Scalar] | None = None,
     ) -> Integers:
         """Return a secure sum over all agents, or raise."""
-        found = secure.sum_all(kind, self._place, size, vectors or {}, metadata or {})
+        found = secure.sum_all(kind, self._place, size + 1, vectors or {}, metadata or {})
         if isinstance(found, dict):
             raise _missing_agents(purpose, found)
-        return found
+        if withheld := int(found[-1]):
+            raise MissingAgents(
+                f"{purpose} needs all agents, and {withheld} of them could not compute their part; "
+                "their own logs say why."
+            )
+        return found[:-1]
 
     def _require_consent(self, purpose: str) -> None:
         """Raise if the owner of an agent is known not to consent to certificates."""
