@@ -175,6 +175,20 @@ def test_huge_records_in_float32_are_not_longer_than_the_clip(clip):
         assert np.abs(out).max() <= clip
 
 
+@pytest.mark.parametrize("clip", [1.0, 1e-6, 1e-15])
+def test_products_of_huge_and_tiny_numbers_are_not_longer_than_the_clip(clip):
+    """Squares of numbers this small have few bits in float64, or none."""
+    rng = np.random.default_rng(0)
+    x, out, longest = np.zeros((1, 2)), np.empty((1, 2)), 0.0
+    for large, small in [(154.1, -160.0), (153.9, -162.0), (150.0, -165.0), (300.0, -310.0)] * 20:
+        pair = 10.0 ** (np.array([large, small]) + rng.uniform(-2, 0, 2))
+        for feature, target in (pair, pair[::-1]):
+            loss = LeastSquares(np.full((1, 2), feature), np.array([target]))
+            loss.clipped_gradients(x, None, clip, None, out)
+            longest = max(longest, np.linalg.norm(out / clip))
+    assert longest <= 1
+
+
 def test_sums_are_not_rounded_to_float32():
     """There, one record moves the sum of 400 gradients by up to 2.00004 clips."""
     rng, out, moved = np.random.default_rng(0), np.empty((1, 1)), []

@@ -26,6 +26,10 @@ from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.features import Features, Matrix, as_number_array, is_sparse, read_features
 from pcfed.validation import boolean, positive
 
+LEAST_NORM = 1e-140
+"""For clipped gradients, no features are shorter, and no shorter derivatives count: the squares of
+smaller numbers are rounded coarsely, and the other factor of a gradient may be huge."""
+
 
 class LinearModel(CheckedLoss):
     """A convex loss of the logits ``coefficients @ features + intercept``.
@@ -184,7 +188,7 @@ class LinearModel(CheckedLoss):
         with np.errstate(all="ignore"):
             row_norms = self._row_norms  # before the loop: computing them overwrites its blocks
             for block, part in self._features.blocks(index):
-                norms = row_norms[part]
+                norms = np.maximum(row_norms[part], LEAST_NORM)
                 shrink = np.ones_like(norms)
                 if feature_norm is not None:
                     shrink = np.minimum(1, feature_norm / norms, where=norms > 0, out=shrink)
@@ -200,7 +204,7 @@ class LinearModel(CheckedLoss):
                 lengths = np.sqrt(squares * ((shrink * norms) ** 2 + float(self.intercept)))
                 # A gradient that is not finite would reveal its sample: it counts as zero.
                 factors = np.where(lengths > clip, clip / lengths, 1.0)
-                factors[~np.isfinite(lengths)] = 0.0
+                factors[~np.isfinite(lengths) | (squares < LEAST_NORM**2)] = 0.0
                 # In float32, one record would move the rounding errors of a sum by too much.
                 wide = block.astype(np.float64, copy=False)
                 for slope, total in zip(slopes, totals, strict=True):
