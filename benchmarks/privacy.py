@@ -122,7 +122,7 @@ def _accuracies(data: Dataset, epsilon: float | None, theta: float, algorithm: A
             rounds=30,
             local_steps=5,
             batch=500,
-            seed=seed,
+            seed=2**62 + seed,  # no secret: these images are public, and so are the results
             eval_every=30,
         )
         found.append(float(np.mean([test.accuracy(x) for x in result.models])))

@@ -4,8 +4,8 @@
 
 It measures the methods that are named, or all, prints their rows, and replaces them in the tables
 of ``benchmarks/METHODS_FIDELITY.md``; all other rows and the text stay as they are. Rows that the
-tables do not have are only printed. ``pfedme`` and ``perfedavg`` train on MNIST and take long; all
-others together take a minute.
+tables do not have are only printed. ``pfedme`` and ``perfedavg`` train on MNIST, for a few minutes;
+all others together take a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from .constrained import composite, proxal
 from .personalized import ditto, fedrep, perfedavg, pfedme
-from .table import HEADER, Row, with_rows
+from .table import Row, with_rows
 
 TABLES = Path(__file__).parents[1] / "METHODS_FIDELITY.md"
 
@@ -42,7 +42,6 @@ def main() -> None:
     methods = parser.parse_args().methods or list(METHODS)
     if unknown := set(methods) - set(METHODS):
         parser.error(f"valid methods are {', '.join(METHODS)}, not {', '.join(sorted(unknown))}")
-    print(HEADER)
     with threadpool_limits(1):
         for name in methods:
             rows = list(METHODS[name]())

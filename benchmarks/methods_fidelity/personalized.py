@@ -1,12 +1,13 @@
 """Personalised methods against numbers of their papers or of their authors' code.
 
 Ditto: federated point estimation, whose best weight and error are known in closed form. pFedMe and
-Per-FedAvg: softmax regression on MNIST with two digits per agent, in the setting of the code of
-pFedMe's authors. FedRep: the linear representation of its theorem. All methods run without sets.
+Per-FedAvg: softmax regression on MNIST, with the agents and settings of pFedMe's authors. FedRep:
+the linear representation of its theorem. All methods run without sets.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,14 +16,13 @@ from numpy.typing import NDArray
 
 from pcfed import Agent, Ditto, FedAvg, FedRep, PerFedAvg, PFedMe, Problem, run
 from pcfed.algorithms import (
-    STATISTICS,
     Algorithm,
     LocalContext,
     RoundInfo,
-    Sums,
     Update,
     Vectors,
 )
+from pcfed.algorithms.own_models import take_steps
 from pcfed.data import mnist
 from pcfed.losses import LeastSquares, Loss, SoftmaxRegression
 from pcfed.sets import WholeSpace
@@ -95,128 +95,172 @@ def ditto() -> Iterator[Row]:
 
 # -- pFedMe and Per-FedAvg: MNIST -----------------------------------------------------------------
 
-ROUNDS, USERS, PRESENT = 200, 20, 5
-WEIGHTED = ", weighted means"
-"""The end of the quantities of rows that the table does not have; its text has their numbers."""
+USERS, PRESENT = 20, 5
+ROUNDS = (200, 800)
 
 
-# The code of pFedMe's authors weighs participants by their numbers of samples; pcfed does not.
+class LocalCopies(PFedMe):
+    """pFedMe that outputs the agents' copies w of the shared model in place of their own models.
+
+    The files of the authors have the accuracies of these copies.
+    """
+
+    def local(
+        self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
+    ) -> Update:
+        """Return the updates of pFedMe, with the copies as private models."""
+        update = super().local(context, received, private, round_info)
+        return Update(update.sent, {"v": received["x"] + update.sent["delta"]})
 
 
-def weighted(context: LocalContext, update: Update) -> Update:
-    """Return an update whose sum is weighted by the agents' numbers of samples."""
-    sizes = np.array([[float(agent.loss.size)] for agent in context.agents])
-    delta = update.sent["delta"] * sizes.astype(context.dtype)
-    return Update({"delta": delta, STATISTICS: sizes}, update.pending)
+class TwoSteps(PerFedAvg):
+    r"""Per-FedAvg as in the first code of pFedMe's authors: both steps move the model.
+
+    A local step is a step of length $\alpha$ on one batch and one of length $\gamma$ on the next,
+    from where the first has led, and an own model is two such steps from the shared one.
+    """
+
+    def num_gradients(self, local_steps: int) -> int:
+        """Return two per local step, and two for the own model."""
+        return 2 * local_steps + 2
+
+    def local(
+        self, context: LocalContext, received: Vectors, private: Vectors, round_info: RoundInfo
+    ) -> Update:
+        """Take all steps; send the difference."""
+        x = received["x"].astype(context.dtype)[None]
+        w, v, used = context.rows(x), context.rows(x), 2 * context.steps
+        more = context.with_steps(used + 2)
+        lengths = self._own_step(round_info), round_info.step
+        for k in range(used + 2):
+            take_steps(more, w if k < used else v, [k], step=lengths[k % 2], project=False)
+        return Update(sent={"delta": np.subtract(w, x, out=w)}, pending={"v": v})
 
 
-def weighted_mean(server: Vectors, sums: Sums) -> Vectors:
-    """Return the shared model, moved by the weighted mean of the differences."""
-    return {"x": server["x"] + sums.vectors["delta"] / sums.vectors[STATISTICS][0]}
+def rows_of_users(labels: NDArray[Any]) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Return the rows of MNIST that each agent of the authors has, and their labels.
+
+    Agent u has the digits u and u + 1, modulo ten. Of each it gets the images from the beginning
+    of MNIST up to a number of its own, so that all four agents of a digit have mostly the same
+    images. All agents but the first one of a digit miss its very first image, but their labels are
+    counted as if they had it: their first image of the second digit has the label of the first.
+    """
+    rng, shuffler = np.random.RandomState(1), random.Random(1)
+    of_digit = [np.flatnonzero(labels == digit) for digit in range(10)]
+    numbers = np.empty((4, 10), np.intp)
+    for digit, all_rows in enumerate(of_digit):
+        left = len(all_rows)
+        for k in range(3):
+            numbers[k, digit] = rng.randint(left // 5, left // 2)
+            left -= numbers[k, digit]
+        numbers[3, digit] = left
+    # The numbers were drawn for the digits, but each agent takes the next two of the first numbers
+    # of all digits, then of the second ones, and so on.
+    remaining = iter(numbers.ravel())
+    used, users = {4}, []  # of the digit 4, the first agent misses that image as well
+    for user in range(USERS):
+        rows, names = list[int](), list[int]()
+        for digit in (user % 10, (user + 1) % 10):
+            number = int(next(remaining))
+            rows += of_digit[digit][int(digit in used) : number].tolist()
+            names += [digit] * number
+            used.add(digit)
+        order = list(range(len(rows)))
+        shuffler.shuffle(order)
+        users.append((np.array(rows)[order], np.array(names)[order]))
+    return users
 
 
-class WeightedFedAvg(FedAvg):
-    """FedAvg with weights."""
-
-    statistics = ("samples",)
-
-    def local(self, context: LocalContext, *arguments: Any) -> Update:
-        """Return weighted updates."""
-        return weighted(context, super().local(context, *arguments))
-
-    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
-        """Add the weighted mean difference."""
-        return weighted_mean(server, sums)
-
-
-class WeightedPFedMe(PFedMe):
-    """pFedMe with weights."""
-
-    statistics = ("samples",)
-
-    def local(self, context: LocalContext, *arguments: Any) -> Update:
-        """Return weighted updates."""
-        return weighted(context, super().local(context, *arguments))
-
-    def aggregate(self, server: Vectors, sums: Sums, round_info: RoundInfo) -> Vectors:
-        """Add the weighted mean difference."""
-        return weighted_mean(server, sums)
-
-
-def two_digits_each(seed: int = 1) -> Problem:
-    """Return 20 agents with two digits each, in numbers that differ; a quarter is held out."""
-    rng = np.random.default_rng(seed)
+def two_digits_each(l2: float = 0.0) -> Problem:
+    """Return the 20 agents of pFedMe's authors; a quarter of the images of each is held out."""
     data = mnist()
     X = np.concatenate([data.train_images, data.test_images]).astype(np.float32)
-    y = np.concatenate([data.train_labels, data.test_labels]).astype(np.intp)
     X -= X.mean(axis=0)
     X /= X.std(axis=0) + 0.001
-    parts: list[list[NDArray[np.intp]]] = [[] for _ in range(USERS)]
-    for digit in range(10):
-        rows = rng.permutation(np.flatnonzero(y == digit))
-        holders = [user for user in range(USERS) if digit in (user % 10, (user + 1) % 10)]
-        left, sizes = len(rows), []
-        for _ in holders[1:]:
-            sizes.append(int(rng.integers(left // (len(holders) + 1), left // 2)))
-            left -= sizes[-1]
-        for user, share in zip(holders, np.split(rows, np.cumsum(sizes)), strict=True):
-            parts[user].append(share)
     agents = []
-    for part in parts:
-        order = rng.permutation(np.concatenate(part))
-        train, test = np.split(order, [int(0.75 * len(order))])
-        losses = (SoftmaxRegression(X[k], y[k], classes=10, intercept=True) for k in (train, test))
-        loss, held_out = losses
+    for rows, labels in rows_of_users(np.concatenate([data.train_labels, data.test_labels])):
+        train, test = np.split(np.arange(len(rows)), [int(0.75 * len(rows))])
+        loss, held_out = (
+            SoftmaxRegression(X[rows[k]], labels[k], classes=10, intercept=True, l2=weight)
+            for k, weight in ((train, l2), (test, 0.0))
+        )
         agents.append(Agent(loss, WholeSpace(), test=held_out))
     return Problem(agents)
 
 
 def absent(index: int) -> list[int]:
-    """Return who is absent: all but five, except in the last round, which tests everybody."""
-    if index == ROUNDS - 1:
-        return []
-    order = np.random.default_rng([7, index]).permutation(USERS)
-    return [int(user) for user in order[PRESENT:]]
+    """Return who is absent: all but five, who are those of the authors' code."""
+    present = np.random.RandomState(index).choice(USERS, PRESENT, replace=False)
+    return sorted(set(range(USERS)) - {int(user) for user in present})
 
 
-def accuracies(problem: Problem, algorithm: Algorithm) -> tuple[float, float]:
-    """Return the accuracies of the own models and of the shared model on all held-out images."""
-    progress(f"MNIST: {algorithm}")
-    options: dict[str, Any] = {"batch": 20, "participation": absent}
-    result = run(problem, algorithm, rounds=ROUNDS, local_steps=20, eval_every=ROUNDS, **options)
-    shared = result.state.server["x"]
+def accuracies(problem: Problem, algorithm: Algorithm, seed: int = 0) -> NDArray[np.float64]:
+    """Return the accuracies of own and of shared models on all held-out images, in two rows.
+
+    They are those of the rounds `ROUNDS`: of the shared model with which the round begins, and of
+    the models that all agents train from it, also those that are absent from the round.
+    """
+    progress(f"MNIST, seed {seed}: {algorithm}")
+    options: dict[str, Any] = {"batch": 20, "local_steps": 20, "eval_every": max(ROUNDS)}
     tests = [agent.test for agent in problem.agents if agent.test is not None]
     sizes = np.array([test.size for test in tests])
-    own = [test.accuracy(x) for test, x in zip(tests, result.models, strict=True)]
-    common = [test.accuracy(shared) for test in tests]
-    return float(sizes @ own / sizes.sum()), float(sizes @ common / sizes.sum())
+    result, done, found = None, 0, []
+    for index in ROUNDS:
+        rounds, done = index - 1 - done, index - 1
+        with_five = {"participation": absent, "seed": seed, **options}
+        result = run(problem, algorithm, rounds=rounds, x0=result, **with_five)
+        own = run(problem, algorithm, rounds=1, x0=result, seed=seed, **options).models
+        shared = [result.state.server["x"]] * USERS
+        for models in (own, shared):
+            scores = [test.accuracy(x) for test, x in zip(tests, models, strict=True)]
+            found.append(sizes @ scores / sizes.sum())
+    return np.reshape(found, (len(ROUNDS), 2)).T
+
+
+def text(values: NDArray[np.float64]) -> str:
+    """Return accuracies as a text."""
+    return ", ".join(f"{value:.4f}" for value in values)
+
+
+def at_rounds(quantity: str) -> str:
+    """Return a quantity with the rounds in which it is measured."""
+    return f"{quantity}, MNIST, rounds {ROUNDS[0]} and {ROUNDS[1]}"
 
 
 def pfedme() -> Iterator[Row]:
     """Yield the accuracies of pFedMe, and of FedAvg on the same data."""
-    problem = two_digits_each()
-    own_source = "[2], `pFedMe_p_0.005_1_15_5u_20b_20_5_0.1_avg`"
-    shared_source = "[2], `pFedMe_0.005_1_15_5u_20b_20_5_0.1_avg`"
-    for kind, means in ((PFedMe, ""), (WeightedPFedMe, WEIGHTED)):
-        algorithm = kind(0.005, own_step=0.1, prox=15.0, own_steps=5, constrained=False)
-        own, shared = accuracies(problem, algorithm)
-        quantity = f"accuracy of own models, MNIST, round {ROUNDS}{means}"
-        yield Row("pFedMe", quantity, "0.9364", f"{own:.4f}", own_source)
-        quantity = f"accuracy of the shared model, MNIST, round {ROUNDS}{means}"
-        yield Row("pFedMe", quantity, "0.9207", f"{shared:.4f}", shared_source)
+    problem = two_digits_each(l2=0.001)
+    options: dict[str, Any] = {"own_step": 0.1, "prox": 15.0, "own_steps": 5, "constrained": False}
+    copies, _ = accuracies(problem, LocalCopies(0.005, **options))
+    quantity = at_rounds("accuracy of local copies w")
+    source = "[2], `pFedMe_p_0.005_1_15_5u_20b_20_5_0.1_avg`"
+    yield Row("pFedMe", quantity, "0.9364, 0.9454", text(copies), source)
+    own, shared = accuracies(problem, PFedMe(0.005, **options))
+    quantity = at_rounds("accuracy of own models θ")
+    yield Row("pFedMe", quantity, "not in the files", text(own), "")
+    quantity = at_rounds("accuracy of the shared model")
+    source = "[2], `pFedMe_0.005_1_15_5u_20b_20_5_0.1_avg`"
+    yield Row("pFedMe", quantity, "0.9206, 0.9341", text(shared), source)
+    _, shared = accuracies(two_digits_each(), FedAvg(0.005))
     source = "[2], `FedAvg_0.005_1.0_15_5u_20b_20`"
-    for other, means in ((FedAvg(0.005), ""), (WeightedFedAvg(0.005), WEIGHTED)):
-        _, shared = accuracies(problem, other)
-        quantity = f"accuracy, MNIST, round {ROUNDS}{means}"
-        yield Row("FedAvg", quantity, "0.9159", f"{shared:.4f}", source)
+    yield Row("FedAvg", at_rounds("accuracy"), "0.9158, 0.9309", text(shared), source)
 
 
 def perfedavg() -> Iterator[Row]:
-    """Yield the accuracy of Per-FedAvg in the same setting."""
-    own, _ = accuracies(two_digits_each(), PerFedAvg(0.005, own_step=0.005, constrained=False))
+    """Yield the accuracies of Per-FedAvg in the same setting, and of the authors' variant."""
+    problem = two_digits_each()
+    own, _ = accuracies(problem, TwoSteps(0.001, own_step=0.005, constrained=False))
+    quantity = at_rounds("accuracy of own models, both steps move the model")
     source = "[2], `PerAvg_p_0.005_0.001_15_5u_20b_20`"
-    quantity = f"accuracy of own models, MNIST, round {ROUNDS}"
-    yield Row("Per-FedAvg", quantity, "0.9184 (a variant)", f"{own:.4f}", source)
+    yield Row("Per-FedAvg", quantity, "0.9184, 0.9325", text(own), source)
+    own, _ = accuracies(problem, PerFedAvg(0.005, own_step=0.005, constrained=False))
+    quantity = at_rounds("accuracy of own models, paper's step")
+    yield Row("Per-FedAvg", quantity, "not in the files", text(own), "")
+    larger = PerFedAvg(0.003, own_step=0.03, constrained=False)
+    last = [accuracies(problem, larger, seed)[0, -1] for seed in range(5)]
+    quantity = f"the same with steps 0.03 and 0.003, MNIST, round {ROUNDS[-1]}, five seeds"
+    ours = f"{np.mean(last):.4f} ± {np.std(last, ddof=1):.4f}"
+    yield Row("Per-FedAvg", quantity, "0.9296", ours, "[2], `CharlieDinh/pFedMe#14`")
 
 
 # -- FedRep: a linear representation --------------------------------------------------------------

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import NamedTuple
-
-HEADER = "| method | quantity | reference | ours | source |\n|---|---|---|---|---|"
 
 
-class Row(NamedTuple):
-    """A number of a paper or of its authors' code, and ours."""
+class Row:
+    """A line of a table.
 
-    method: str
-    quantity: str
-    reference: str
-    ours: str
-    source: str
+    Parameters
+    ----------
+    method, quantity : str
+        The first two cells, by which the line is found in a file.
+    *others : str
+        The other cells: numbers of a paper or of its authors' code, ours, and sources.
+    """
 
-    @property
-    def line(self) -> str:
-        """The row in Markdown."""
-        return " ".join(["|", *(f"{cell} |" if cell else "|" for cell in self)])
+    def __init__(self, method: str, quantity: str, *others: str) -> None:
+        self.key = (method, quantity)
+        cells = (method, quantity, *others)
+        self.line = " ".join(["|", *(f"{cell} |" if cell else "|" for cell in cells)])
 
 
 def with_rows(text: str, rows: Iterable[Row]) -> str:
     """Return a text whose table rows of the same methods and quantities are replaced."""
-    lines = {(row.method, row.quantity): row.line for row in rows}
+    lines = {row.key: row.line for row in rows}
     found = []
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        key = (cells[1], cells[2]) if len(cells) == len(Row._fields) + 2 else ("", "")
-        found.append(lines.get(key, line))
+        _, method, quantity, *_ = [*map(str.strip, line.split("|")), "", ""]
+        found.append(lines.get((method, quantity), line))
     return "\n".join(found) + "\n"
 
 

@@ -171,7 +171,7 @@ class Agent:
         x = np.zeros((1, self.loss.n), self.loss.dtype)
         try:
             self.loss.clipped_gradients(
-                x, slice(0, 1), privacy.clip, privacy.feature_norm, np.empty_like(x)
+                x, slice(0, 1), privacy.clip, privacy.feature_norm, np.empty(x.shape)
             )
         except Exception as error:  # modules of users may raise anything
             raise ValueError(
@@ -428,6 +428,13 @@ class Problem:
     def is_private(self) -> bool:
         """Whether an agent has a privacy budget; agents that are made on demand have none."""
         return not self.is_lazy and any(agent.privacy for agent in self.agents)
+
+    @property
+    def public_view(self) -> Problem:
+        """The problem as algorithms see it: without the records of agents with a privacy budget."""
+        if not self.is_private:
+            return self
+        return Problem((agent.public_view for agent in self.agents), self.center)
 
     @property
     def losses_at_average(self) -> bool:

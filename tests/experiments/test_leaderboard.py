@@ -6,12 +6,14 @@ import math
 import platform
 import re
 import runpy
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from pcfed import Ditto, FedAvg, run
@@ -106,6 +108,7 @@ def test_the_best_trial_on_validation_samples_is_taken(samples, monkeypatch):
     assert scores[False] == pytest.approx(steps)  # once, not once for every seed
     assert scores[True] == pytest.approx([0.3, 0.3])
     assert found.trial == "step 0.3"
+    assert found.trials == tuple(f"step {step:.3g}" for step in steps)
 
 
 def test_models_are_projected_before_they_are_scored(samples):
@@ -226,10 +229,32 @@ def test_fairness_limits_bound_the_difference_of_mean_scores():
     far = 10 * rng.normal(size=(3, 6))
     inside = SetRows(sets).project(far, np.empty_like(far))
     for w, radius in zip(inside, (0.1, 0.2, 0.4), strict=True):
-        difference = X[~protected].mean(axis=0) @ w[:3] - X[protected].mean(axis=0) @ w[:3]
+        difference = X[protected].mean(axis=0) @ w[:3] - X[~protected].mean(axis=0) @ w[:3]
         assert difference <= radius + 1e-5
     assert not np.array_equal(inside, far)
     np.testing.assert_array_equal(inside[:, 3:], far[:, 3:])
+
+
+@pytest.mark.parametrize(
+    ("limit", "radii"),
+    [("l1", (0.5, 5.0)), ("box", (0.01, 0.3)), ("groups", (0.3, 10.0)), ("fairness", (0.01, 1.0))],
+)
+def test_every_kind_of_limit_binds(limit, radii):
+    """Without projections the models are outside; the protected group takes the first class."""
+    rng = np.random.default_rng(0)
+    persons = np.repeat(np.arange(120), 9)
+    protected = (rng.random(120) < 0.4)[persons]
+    X = rng.normal(size=(1080, 4)).astype(np.float32)
+    X[:, 0] += 2 * protected
+    y = np.where(X[:, 0] > 1, 0, 1 + (X[:, 1] > 0))
+    relations = rng.integers(0, 4, 120)[persons]
+    data = Samples(X, y, 3, np.arange(4), None, None, persons, relations, protected)
+    cell = replace(TINY, split="relations", limit=limit, radii=radii, agents=4)
+    rows = split_rows(cell, data, 0)
+    train, tests = [each.fit for each in rows], [data.loss(each.test) for each in rows]
+    score = leaderboard._fit(Trial(FedAvg(0.5)), cell, data, train, tests, 10)
+    assert score.infeasibility > 0.1
+    assert score.infeasibility_after < 1e-9
 
 
 def test_scores_are_saved_and_not_computed_again(tmp_path, monkeypatch):
@@ -271,6 +296,16 @@ def test_scores_of_another_method_or_cell_are_not_loaded(tmp_path, monkeypatch):
         leaderboard._digest(replace(method, name="other"), cell, 1),
     ]
     assert len({*digests, *others}) == 3 + len(others)
+    # Every file of pcfed on which scores depend counts.
+    files = ["algorithms/pcfedsplit_steps.py", "sets/balls.py", "experiments/personal_cells.py"]
+    root, copy, found_digests = Path(leaderboard.__file__).parents[1], tmp_path / "copy", set()
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in files:
+        found_digests.add(leaderboard._sources_digest.__wrapped__(copy))
+        (copy / name).write_text((copy / name).read_text("utf-8") + "# changed\n", "utf-8")
+    found_digests.add(leaderboard._sources_digest.__wrapped__(copy))
+    assert len(found_digests) == 1 + len(files)
+    assert leaderboard._sources_digest(root) in found_digests
     # A file under the name of another one is not taken.
     path = next((tmp_path / "methods").glob(f"*-{digests[-1]}.json"))
     replace(found, method="Ditto").save(path)
@@ -407,9 +442,12 @@ def test_findings_are_those_of_the_numbers():
     diverged = SeedScore((0.0, 0.0), math.inf, 0.0, (), 0.0, 1.0)
     runs[3] = replace(runs[3], scores=(runs[3].scores[0], diverged))
     results = MethodResults(tuple(runs))
-    rank, alone, ours, default, outside, shared, last = method_findings(results)
+    rank, wilcoxon, alone, ours, default, outside, shared, last = method_findings(results)
     assert rank.startswith("PCFedSplit has the best mean rank, 1.0 of 5. Nemenyi's test")
     assert rank.endswith("from alone, d and ProxAL, and not from Ditto.")
+    p = f"{results.holm(OURS)['Ditto']:.2g}"
+    assert wilcoxon.endswith(f"it from Ditto ({p}), alone ({p}), d ({p}) and ProxAL ({p}).")
+    assert float(p) < 0.01
     assert alone.endswith(
         ": PCFedSplit (14) and Ditto (14). In half of them or fewer: d (0) and ProxAL (0)."
     )
@@ -420,12 +458,56 @@ def test_findings_are_those_of_the_numbers():
     )
     assert "in 14 of 28 trainings; the largest distance is 2.5. Where it is, " in shared
     assert shared.endswith("its mean accuracy is 30.0 %.")
-    assert last == "Trainings that diverged and have the score 0: 1 of d."
+    assert last == (
+        "Trainings of d have diverged and have the score 0, which lowers its mean: in the cell "
+        f"{cells[0].title} its accuracies are 60.0, 0.0 %."
+    )
     assert DEFAULTS not in results.mean_ranks()
     section = methods_section(results)
     (chart,) = (each for each in section.blocks if isinstance(each, ChartGroup))
     assert set(chart.styles) == {*table, "ProxAL"}
     assert chart.charts[0].caption.endswith(f"Without a rank: {DEFAULTS}.")
+
+
+def test_wilcoxon_s_tests_with_holm_s_correction():
+    cells = [replace(TINY, agents=k) for k in range(3, 17)]
+    rng = np.random.default_rng(0)
+    table = {"b": rng.normal(0.02, 0.03, 14), "c": rng.normal(0.03, 0.03, 14), "d": np.zeros(14)}
+    runs = [
+        scores(cell, name, 0.5 - change[i])
+        for i, cell in enumerate(cells)
+        for name, change in {"a": np.zeros(14), **table}.items()
+    ]
+    found = MethodResults(tuple(runs)).holm("a")
+    b, c = (stats.wilcoxon(table[name]).pvalue for name in "bc")
+    assert c < b < 0.05
+    assert found == pytest.approx({"c": 3 * c, "b": max(2 * b, 3 * c), "d": 1.0})
+
+
+def test_the_ends_of_grids_are_counted():
+    grid = ("step 0.1, prox 2", "step 1e-05", "step 0.3, prox 2", "step 0.03, prox 1")
+    cells = [replace(TINY, agents=k) for k in range(3, 8)]
+    taken = [grid[1], grid[1], grid[2], grid[0], grid[3]]
+    runs = [
+        replace(scores(cell, "a", 0.9), trial=trial, trials=grid)
+        for cell, trial in zip(cells, taken, strict=True)
+    ]
+    runs += [scores(cell, "b", 0.8) for cell in cells]
+    results = MethodResults(tuple(runs))
+    assert results.grid_ends("a") == {"step": (4, 2, 1, 5)}  # not every trial has a prox
+    assert results.grid_ends("b") == {}
+
+
+def test_files_without_the_trials_of_a_search_can_be_loaded(tmp_path):
+    contents = scores(TINY, "a", 0.9)._to_json()
+    del contents["trials"]
+    assert MethodScores._from_json(contents) == scores(TINY, "a", 0.9)
+
+
+def test_in_every_cell_of_the_saved_results_the_limits_bind():
+    results = MethodResults.load(DOCS / "methods_results.json")
+    for cell in results.cells:
+        assert max(results.infeasibility(cell, name) for name in results.methods_in(cell)) > 0.1
 
 
 def test_the_tables_of_the_documentation_are_those_of_the_saved_results():

@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pcfed import FedAvg, PCFedSplit, Privacy, Problem
-from pcfed.federation import Client
+from pcfed import Agent, FedAvg, PCFedSplit, Privacy, Problem
+from pcfed.federation import Client, Server, ServerConfig
 from pcfed.federation.privacy_ledger import LedgerFile, PrivacyLedger
 from pcfed.federation.protocol import Message, ProtocolError
 from pcfed.federation.server import MissingAgents
 from pcfed.losses import SoftmaxRegression
 from pcfed.privacy import Mechanism, PrivateGradients, epsilon_of
+from pcfed.sets import L1Ball
 from tests.federation.in_process import RefusingTransport, federation, history, models
 from tests.federations import classifiers
+from tests.privacy.test_gradients import attacked
 
 BUDGET = Privacy(3.0, 1e-5, feature_norm=5.0)
 
@@ -259,6 +261,55 @@ def test_much_noise_is_in_the_log_of_the_agent_once(tmp_path, caplog, epsilon, w
         server.run()
     texts = [each.getMessage() for each in caplog.records]
     assert len([text for text in texts if "the noise of its privacy budget is" in text]) == warned
+
+
+@pytest.mark.parametrize(("delta", "warned"), [(1e-3, 0), (0.1, 1)])
+def test_a_large_delta_is_in_the_log_of_the_agent_once(tmp_path, caplog, delta, warned):
+    problem = private(budget=Privacy(500.0, delta))
+    with federation(tmp_path, FedAvg(step=0.1), 3, problem=problem) as (_, _, server):
+        server.run()
+    texts = [each.getMessage() for each in caplog.records]
+    assert len([text for text in texts if "privacy.delta is" in text]) == warned
+
+
+def test_algorithms_do_not_get_the_records(tmp_path, monkeypatch):
+    def reading(self, problem, run_info):
+        return problem.agents[0].loss.value(np.zeros(problem.n))
+
+    monkeypatch.setattr(FedAvg, "resolved", reading)
+    options = {"problem": private(), "transport": RefusingTransport}
+    with federation(tmp_path, FedAvg(step=0.1), 1, **options) as (_, _, server):
+        server.run_round()
+        assert "through LocalContext.gradient only" in history(server)[0]["refused"]["north"]
+
+
+def test_a_budget_for_no_round_does_not_propose_fewer(tmp_path):
+    options = {"problem": private(budget=Privacy(1e-4, 1e-5)), "transport": RefusingTransport}
+    with federation(tmp_path, FedAvg(step=0.1), 2, **options) as (_, _, server):
+        server.run_round()
+        reason = history(server)[0]["refused"]["north"]
+        assert "at most 0 rounds" in reason
+        assert "raise privacy.epsilon, or train with more rows" in reason
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_server_does_not_learn_a_record_by_a_huge_model(tmp_path, dtype):
+    """The attack of a server on the l2 term, which is far longer than the noise."""
+    x = np.full(1, 2.0 ** np.finfo(dtype).nmant)
+
+    def answer(canary, trial):
+        agent = Agent(attacked(canary, dtype), L1Ball(1.0), privacy=Privacy(1.0, 1e-5))
+        name, folder = f"{canary} {trial}", tmp_path / f"{canary} {trial}"
+        config = ServerConfig(name, ("north",), 1, FedAvg(step=1.0), 1)
+        with Server(config, None, folder / "server") as server:
+            message = server._messages("train", {}, {})["north"]
+        asked = Message("train", message.metadata, {**message.vectors, "x": x})
+        reply = Client("north", agent, folder / "north", batch=1.0).handle(asked)
+        return float(reply.vectors["delta"][0] + x[0])
+
+    # Each of both answers is about as frequent with one record as with the other.
+    for canary in (0, 1):
+        assert {answer(canary, trial) for trial in range(20)} == {0.0, -1.0}
 
 
 def test_certificates_standardization_and_scores_are_refused(tmp_path):

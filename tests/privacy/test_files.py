@@ -14,6 +14,7 @@ from pcfed.federation.protocol import Message, ProtocolError
 from pcfed.federation.row_sums import scaling_metadata
 from pcfed.standardize import Scaling
 from pcfed.training import prepare
+from pcfed.training.modules import load_module
 from pcfed.training.outcome import Outcome
 from pcfed.training.trackers import open_trackers
 from pcfed.training.trained_models import TrainedModels
@@ -62,6 +63,34 @@ def test_a_training_with_a_budget(folder):
     np.testing.assert_allclose(models.models[0], result.models[0])
     with pytest.raises(ValueError, match="tune: agents must have no privacy budget"):
         tune(CrossValidation(trainer.setup.problem))
+
+
+def test_the_parameters_of_modules_do_not_reveal_the_low_bits_of_a_secret_seed(folder):
+    import torch
+
+    (folder / "net.py").write_text("import torch\n\ndef net():\n    return torch.nn.Linear(2, 2)\n")
+    text = TRAIN.replace(", feature_norm = 3", "")
+    text = text.replace(
+        '"logistic"', '"torch"\nmodel.module = "net:net"\nmodel.loss = "cross-entropy"'
+    )
+
+    def weights(seed, text=text):
+        config = load(folder, text.replace(str(SEED), str(seed)))
+        module, _ = load_module(config, allow_import=True)
+        return module.weight.detach().numpy()
+
+    def seeded(seed):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return torch.nn.Linear(2, 2).double().weight.detach().numpy()
+
+    plain = text.replace(", privacy = {epsilon = 2.0, delta = 1e-5}", "")
+    for seed in (0, 5, 2**32 - 1):
+        np.testing.assert_array_equal(weights(seed, plain), seeded(seed))
+    np.testing.assert_array_equal(weights(SEED), weights(SEED))
+    for other in (SEED - 2**32, SEED + 2**32, SEED + 1):
+        assert np.abs(weights(SEED) - weights(other)).max() > 1e-3
+    assert np.abs(weights(SEED) - seeded(SEED % 2**32)).max() > 1e-3
 
 
 def test_mlflow_gets_nothing(folder):

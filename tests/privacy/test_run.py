@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -27,14 +28,15 @@ from pcfed.losses import LeastSquares, LogisticRegression, TorchLoss
 from pcfed.losses.base import Loss
 from pcfed.losses.linear import LinearModel
 from pcfed.losses.public import PublicLoss
-from pcfed.privacy import BudgetError, PrivateGradients
+from pcfed.privacy import BudgetError, PrivateGradients, loss_digest
 from pcfed.sets import L1Ball, WholeSpace
-from pcfed.simulation import plan
+from pcfed.simulation import plan, simulate
 from pcfed.simulation.engine import Engine
 from tests.federations import ALGORITHMS, classifiers
 
 BUDGET = Privacy(2.0, 1e-5, feature_norm=5.0)
-OPTIONS = {"rounds": 4, "local_steps": 3, "batch": 0.2, "seed": 7}
+SEED = 2**63 + 7
+OPTIONS = {"rounds": 4, "local_steps": 3, "batch": 0.2, "seed": SEED}
 
 
 def private(problem=None, budget=BUDGET, positions=(0, 2), **changes):
@@ -104,6 +106,7 @@ def test_algorithms_read_the_records_of_private_agents_through_noise_only(name, 
 
     monkeypatch.setattr(Engine, "evaluate", allowed(Engine.evaluate))
     monkeypatch.setattr(plan, "loss_digest", allowed(plan.loss_digest))
+    monkeypatch.setattr(simulate, "check_records", allowed(simulate.check_records))
     # `can_clip` compares methods, which are replaced here.
     monkeypatch.setattr(LinearModel, "can_clip", True)
     assert run(problem, algorithm, **kept).status == "finished"
@@ -117,6 +120,18 @@ def test_an_algorithm_that_reads_records_is_refused():
 
     with pytest.raises(ValueError, match=r"through LocalContext\.gradient only"):
         run(private(), Curious(step=0.1), **OPTIONS)
+
+    class Inquisitive(FedAvg):
+        def resolved(self, problem, run_info):
+            problem.agents[1].loss.value(np.zeros(problem.n))  # an agent without a budget
+            problem.agents[0].loss.value(np.zeros(problem.n))
+            return super().resolved(problem, run_info)
+
+    with pytest.raises(ValueError, match=r"through LocalContext\.gradient only"):
+        run(private(), Inquisitive(step=0.1), **OPTIONS)
+    problem = classifiers()
+    assert problem.public_view is problem
+    assert private().public_view.names == problem.names
     view = private().agents[0].public_view
     assert isinstance(view.loss, PublicLoss)
     assert view.public_view is view
@@ -130,7 +145,7 @@ def test_bits_depend_neither_on_threads_nor_on_groups(name):
     one = run(problem, algorithm, **OPTIONS, workers=1)
     two = run(problem, algorithm, **OPTIONS, workers=2)
     np.testing.assert_array_equal(one.models, two.models)
-    other = run(problem, algorithm, **{**OPTIONS, "seed": 8}, workers=1)
+    other = run(problem, algorithm, **{**OPTIONS, "seed": SEED + 1}, workers=1)
     assert not np.array_equal(one.models, other.models)
 
 
@@ -190,6 +205,37 @@ def test_a_result_says_what_was_spent_and_keeps_it_in_its_file(tmp_path):
     assert run(classifiers(), FedAvg(step=0.1), **OPTIONS).privacy == ()
 
 
+@pytest.mark.parametrize("seed", [2**62, 2**64 - 1, 2**127 + 1])
+def test_long_seeds_work_everywhere(seed, tmp_path):
+    options = {**OPTIONS, "seed": seed, "participation": 0.7, "x0": "random", "batch": 0.5}
+    for sampling in ("without_replacement", "blocks"):
+        path = tmp_path / sampling
+        options |= {"sampling": sampling}
+        short = run(private(), FedAvg(step=0.1), **options, checkpoint=path)
+        again = Checkpointing(path, resume=True)
+        result = run(private(), FedAvg(step=0.1), **options, checkpoint=again)
+        np.testing.assert_array_equal(result.models, short.models)
+        other = run(private(), FedAvg(step=0.1), **{**options, "seed": seed + 1})
+        assert np.abs(other.models - short.models).max() > 1e-3
+        result.save(tmp_path / "result.npz")
+        assert Result.load(tmp_path / "result.npz").privacy == result.privacy
+
+
+@pytest.mark.parametrize(("delta", "warned"), [(0.01, False), (0.02, True)])
+def test_a_large_delta_is_warned_about(delta, warned):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run(private(budget=Privacy(2.0, delta), positions=(1,)), FedAvg(step=0.1), **OPTIONS)
+    texts = [str(each.message) for each in found]
+    assert bool(texts) == warned
+    if warned:
+        assert texts == [
+            "agent 1: privacy.delta is 0.02, and must be far below one over its 50 rows to protect "
+            "each of them: to publish a row drawn at random would be within a delta of 0.02; give "
+            "one such as 2e-04."
+        ]
+
+
 # -- what is refused --------------------------------------------------------------------------
 
 
@@ -208,9 +254,44 @@ def test_what_would_spend_more_is_refused(algorithm, changes, rule):
         run(private(), algorithm, **OPTIONS | changes)
 
 
+@pytest.mark.parametrize("seed", [None, 0, 7, 2**62 - 1])
+def test_seeds_that_could_be_guessed_are_refused(seed):
+    options = {key: value for key, value in OPTIONS.items() if key != "seed"}
+    if seed is not None:
+        options["seed"] = seed
+    rule = r"run: seed must be a secret of at least 2\*\*62 .*; got \d+; take (\d{19}), which was"
+    with pytest.raises(ValueError, match=rule) as caught:
+        run(private(), FedAvg(step=0.1), **options)
+    drawn = int(re.search(rule, str(caught.value))[1])
+    assert 2**62 <= drawn < 2**63  # which fits into the integers of train.toml
+    run(private(), FedAvg(step=0.1), **{**options, "seed": drawn})
+    run(classifiers(), FedAvg(step=0.1), **options)
+
+
+def test_a_module_that_fails_on_a_record_is_one_sentence():
+    module = torch.nn.Sequential(
+        torch.nn.Embedding(10, 4), torch.nn.Flatten(), torch.nn.Linear(8, 2)
+    )
+    words = np.random.default_rng(0).integers(10, size=(200, 2))
+    words[101] = 99  # it is not among the rows that the constructor tries
+    loss = TorchLoss(module, (words, words[:, 0] % 2), torch.nn.CrossEntropyLoss())
+    agent = Agent(loss, WholeSpace(), privacy=Privacy(1.0, 1e-5))
+    rule = r"got IndexError from TorchLoss \(index out of range .* keep this message secret"
+    with pytest.raises(ValueError, match=rule):
+        run(Problem([agent]), FedAvg(step=0.1), **OPTIONS)
+    with pytest.raises(ValueError, match=rule):
+        loss_digest(loss)
+
+
+def test_functions_that_change_their_mind_are_named():
+    counts = iter([1, 1, 1, 2, 3, 4, 5, *[60] * 99])
+    with pytest.raises(ValueError, match=r"correct num_gradients .* or local_steps and part"):
+        run(private(), FedAvg(step=0.1), **{**OPTIONS, "local_steps": lambda index: next(counts)})
+
+
 def test_when_a_run_ends_does_not_depend_on_records():
     loss = LeastSquares(1e6 * np.eye(3), np.ones(3))
-    options = {"rounds": 3, "local_steps": 2}
+    options = {"rounds": 3, "local_steps": 2, "seed": SEED}
     ends = [
         run(Problem([Agent(loss, L1Ball(1.0), privacy=each)]), FedAvg(step=1e3), **options).status
         for each in (None, Privacy(2.0, 1e-5))
@@ -244,6 +325,41 @@ def test_a_budget_for_fewer_rounds_says_how_many():
         start(allowed + 1)
 
 
+def test_a_budget_for_no_round_does_not_propose_fewer():
+    with pytest.raises(BudgetError, match=r"at most 0 .*; raise epsilon, or train with more rows"):
+        run(private(budget=Privacy(1e-4, 1e-5)), FedAvg(step=0.1), **OPTIONS)
+
+
+@pytest.mark.parametrize("argument", ["participation", "local_steps"])
+def test_a_run_resumes_with_the_same_schedule_only(argument, tmp_path, counted):
+    """Otherwise the agent would take part in more rounds than its budget is for."""
+
+    def schedule(early):
+        def absent_or_steps(index):
+            now = early == (index < 2)
+            return (1 + 2 * now) if argument == "local_steps" else () if now else (0,)
+
+        return absent_or_steps
+
+    def interrupt(evaluation):
+        if evaluation.record.round == 2:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "run"
+
+    def start(early, **options):
+        checkpoint = Checkpointing(path, every=1, resume=True)
+        options |= {**OPTIONS, argument: schedule(early), "checkpoint": checkpoint}
+        return run(private(positions=(0,)), FedAvg(step=0.1), **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        start(early=True, callbacks=[interrupt])
+    with pytest.raises(ValueError, match=r"it is of a run with gradients per round \(their hash\)"):
+        start(early=False)
+    result = start(early=True)
+    assert sum(counted) >= result.privacy[0].gradients
+
+
 def test_a_result_cannot_be_continued_and_a_run_gets_no_more_rounds(tmp_path):
     problem, path = private(), tmp_path / "run"
     result = run(problem, FedAvg(step=0.1), **OPTIONS, checkpoint=path)
@@ -274,7 +390,7 @@ def test_private_agents_try_no_second_time():
     loss = LogisticRegression(X, X[:, 0] > 0)
     budget = Privacy(0.5, 1e-5, clip=1e38, feature_norm=2.0)
     problem = Problem([Agent(loss, WholeSpace(), privacy=budget)] * 2)
-    assert run(problem, PCFedSplit(), **OPTIONS | {"local_steps": 4, "seed": 0}).refusals
+    assert run(problem, PCFedSplit(), **OPTIONS | {"local_steps": 4}).refusals
 
 
 def test_modules_without_gradients_of_single_samples_are_refused_at_once():

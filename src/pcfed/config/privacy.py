@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from pcfed.config.fields import WrongKey, invalid
 from pcfed.errors import short_repr
-from pcfed.privacy import Privacy
+from pcfed.privacy import Privacy, why_not_secret
 from pcfed.privacy.budget import MAX_EPSILON
 
 if TYPE_CHECKING:
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
 
 BUDGET = "a table such as {epsilon = 2.0, delta = 1e-5}"
 KEYS = ("epsilon", "delta", "clip", "feature_norm")
-
-MIN_SECRET_SEED = 2**62
-"""With a smaller seed, somebody could try all of them and subtract the noise."""
 
 
 def _parse_budget(value: Any) -> Privacy:
@@ -124,11 +120,5 @@ def privacy_errors(file: TrainFile) -> Iterator[WrongKey]:
                 f"{place}.coupling",
                 f"must be a number {why}, got 'auto'; give one such as 0.1.",
             )
-    if training.seed < MIN_SECRET_SEED:
-        drawn = MIN_SECRET_SEED + secrets.randbelow(MIN_SECRET_SEED)
-        yield (
-            "training.seed",
-            "must be a secret of at least 2**62 where an agent has a privacy budget, because who "
-            f"knows it can subtract the noise; got {training.seed}; take {drawn}, which was drawn "
-            "now.",
-        )
+    if (reason := why_not_secret(training.seed)) is not None:
+        yield "training.seed", reason

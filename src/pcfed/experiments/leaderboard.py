@@ -10,12 +10,18 @@ may use a model outside its set; how far they were outside is reported.
 
 A method is compared with the others by its ranks over cells, each of the mean over seeds. Two
 methods whose mean ranks differ by less than the critical difference of Nemenyi's test are not
-distinguished by these cells. Methods that are not in all cells, or have no search, have no rank.
+distinguished by these cells. With many methods this test finds little, and whether it distinguishes
+two of them depends on which others there are; so the best method is also compared with each other
+one by Wilcoxon's signed-rank test, with Holm's correction. Methods that are not in all cells, or
+have no search, have no rank.
 
 References
 ----------
 J. Demšar, "Statistical comparisons of classifiers over multiple data sets", Journal of Machine
 Learning Research 7 (2006).
+
+A. Benavoli, G. Corani, F. Mangili, "Should we really use post-hoc tests based on mean-ranks?",
+Journal of Machine Learning Research 17 (2016).
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +43,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from scipy.stats import rankdata, studentized_range
+from scipy.stats import rankdata, studentized_range, wilcoxon
 from threadpoolctl import threadpool_limits
 
 from pcfed.algorithms import (
@@ -96,7 +103,17 @@ TARGET = 0.95
 """Rounds and bytes are counted to this part of the best accuracy in a cell."""
 
 LEVEL = 0.05
-"""The level of Nemenyi's test."""
+"""The level of tests."""
+
+MIN_GRID = 4
+"""Values of a parameter in a search from which on its ends are counted."""
+
+SOURCES = (
+    *(f"{each}/*.py" for each in ("algorithms", "data", "kernels", "losses", "sets", "simulation")),
+    *("arrays.py", "problem.py", "sampling.py", "tree_sums.py"),
+    *(f"experiments/{each}.py" for each in ("image_network", "leaderboard", "personal_cells")),
+)
+"""The files of pcfed on which scores depend."""
 
 
 NUM_CLASSES = 10
@@ -406,6 +423,23 @@ class SeedScore:
         return next((float(done) for done, found in self.course if found >= accuracy), math.inf)
 
 
+class GridEnds(NamedTuple):
+    """How often the best trial of a search has the smallest or the largest value of a parameter.
+
+    Attributes
+    ----------
+    values : int
+        How many values the parameter has in a search.
+    smallest, largest, cells : int
+        In how many cells the smallest or the largest value was taken, and of how many.
+    """
+
+    values: int
+    smallest: int
+    largest: int
+    cells: int
+
+
 @dataclass(frozen=True)
 class MethodScores(SavedJson):
     """The scores of a method in a cell; ``trial`` was the best one on validation samples."""
@@ -416,6 +450,7 @@ class MethodScores(SavedJson):
     scores: tuple[SeedScore, ...]  # one per seed
     num_trials: int = TRIALS  # in the search; 0 without one
     digest: str = ""  # of all that the scores depend on, see `_digest`
+    trials: tuple[str, ...] = ()  # all that were compared
 
     file_kind = "scores of a method"
     format = 2
@@ -432,7 +467,14 @@ class MethodScores(SavedJson):
         cell = Cell.from_json(contents["cell"])
         names = ("num_trials", "digest")
         others = {name: contents[name] for name in names}
-        return cls(cell, contents["method"], contents["trial"], scores, **others)
+        trials = tuple(map(str, contents.get("trials", ())))  # files of earlier versions have none
+        return cls(cell, contents["method"], contents["trial"], scores, **others, trials=trials)
+
+
+def _numbers(trial: str) -> dict[str, float]:
+    """Return the numeric parameters of a trial from its text."""
+    pairs = re.findall(r"(\w+) ([-+.e\d]+)(?=,|$)", trial)
+    return {name: float(value) for name, value in pairs}
 
 
 def _seed_score(contents: Metadata) -> SeedScore:
@@ -574,6 +616,41 @@ class MethodResults(SavedJson):
         quantile = float(studentized_range.ppf(1 - LEVEL, k, math.inf)) / math.sqrt(2)
         return quantile * math.sqrt(k * (k + 1) / (6 * cells))
 
+    def holm(self, method: str) -> dict[str, float]:
+        """Return p-values of the differences between a method and the others with a rank.
+
+        They are those of Wilcoxon's signed-rank tests over cells, adjusted by Holm's method.
+        """
+        found = {
+            name: float(wilcoxon(self._differences(method, name), zero_method="zsplit").pvalue)
+            for name in self.mean_ranks()
+            if name != method
+        }
+        adjusted, largest = {}, 0.0
+        for done, name in enumerate(sorted(found, key=found.__getitem__)):
+            largest = max(largest, (len(found) - done) * found[name])
+            adjusted[name] = min(1.0, largest)
+        return adjusted
+
+    def grid_ends(self, method: str) -> dict[str, GridEnds]:
+        """Return how often the ends of the grids of a method's parameters were taken.
+
+        These are the parameters with a number in every trial, and at least ``MIN_GRID`` of them.
+        """
+        found = dict[str, GridEnds]()
+        for each in self.runs:
+            trials = list(map(_numbers, each.trials)) if each.method == method else []
+            for name in dict.fromkeys(name for trial in trials for name in trial):
+                values = {trial.get(name) for trial in trials}
+                grid = sorted(value for value in values if value is not None)
+                if None in values or len(grid) < MIN_GRID:
+                    continue
+                chosen = _numbers(each.trial)[name]
+                _, smallest, largest, cells = found.get(name, GridEnds(len(grid), 0, 0, 0))
+                smallest, largest = smallest + (chosen == grid[0]), largest + (chosen == grid[-1])
+                found[name] = GridEnds(len(grid), smallest, largest, cells + 1)
+        return found
+
     @property
     def _names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(each.method for each in self.runs))
@@ -607,7 +684,8 @@ def score_method(method: str, cell: Cell, samples: Samples, seeds: int) -> Metho
         train = [each.train for each in rows]
         tests = [_loss(cell, samples, each.test) for each in rows]
         scores.append(_fit(trial, cell, samples, train, tests, cell.rounds, EVALUATED))
-    return MethodScores(cell, method, str(trial), tuple(scores), num_trials)
+    texts = tuple(map(str, trials))
+    return MethodScores(cell, method, str(trial), tuple(scores), num_trials, trials=texts)
 
 
 def _loss(cell: Cell, samples: Samples, rows: Indices) -> Loss:
@@ -810,8 +888,8 @@ def _load_or_run(
 def _digest(method: Method, cell: Cell, seeds: int) -> str:
     """Return sixteen hexadecimal digits of what the scores of a method depend on.
 
-    These are the cell, the number of seeds, the trials, pcfed's version, and the files of the
-    trials and of the classes of the algorithms.
+    These are the cell, the number of seeds, the trials, the files of the trials and of the classes
+    of the algorithms, and pcfed's ``SOURCES`` and version.
     """
     trials = method.trials_for(1.0)
     classes = [base for each in trials for base in type(each.algorithm).__mro__]
@@ -825,5 +903,16 @@ def _digest(method: Method, cell: Cell, seeds: int) -> str:
         "trials": re.sub(r" at 0x[0-9a-f]+", "", repr(trials)),  # the address of a function
         "version": version("pcfed"),
         "files": sorted(hashlib.sha256(each).hexdigest() for each in files),
+        "sources": _sources_digest(Path(__file__).parents[1]),
     }
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+
+
+@cache
+def _sources_digest(folder: Path) -> str:
+    """Return the digest of the ``SOURCES`` in the folder of the package."""
+    digest = hashlib.sha256()
+    for file in sorted(file for pattern in SOURCES for file in folder.glob(pattern)):
+        digest.update(f"{file.relative_to(folder).as_posix()} {file.stat().st_size} ".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

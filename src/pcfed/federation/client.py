@@ -61,6 +61,7 @@ from pcfed.privacy import (
     Mechanism,
     Privacy,
     PrivateGradients,
+    delta_warning,
     loss_digest,
     noise_warning,
     relative_noise,
@@ -242,7 +243,7 @@ class Client:
         gradients = algorithm.num_gradients(steps)
         left = max(1, int(metadata["rounds"]) - index)
         try:
-            algorithm.resolved(Problem([self.agent]), RunInfo(left, steps, noisy=True))
+            algorithm.resolved(Problem([self.agent.public_view]), RunInfo(left, steps, noisy=True))
         except MissingFeatureNorm:  # before anything is counted
             raise ProtocolError(
                 f"{type(algorithm).__name__} needs privacy.feature_norm in the agent's file"
@@ -253,8 +254,12 @@ class Client:
         charge = self._ledger.charge(training, gradients, left, question, mechanism)
         if (plan := charge.new_plan) is not None:
             noise = plan.noise_multiplier, batches.batch_size, plan.gradients
-            if (warning := noise_warning(self.name, relative_noise(*noise, n))) is not None:
-                logging.getLogger("pcfed").warning("%s", warning)
+            for warning in (
+                noise_warning(self.name, relative_noise(*noise, n)),
+                delta_warning(self.name, charge.noise.privacy, batches.num_samples),
+            ):
+                if warning is not None:
+                    logging.getLogger("pcfed").warning("%s", warning)
         key = charge.noise.key(charge.secret, question)
         return [PrivateGradients(charge.noise, key, gradients)]
 

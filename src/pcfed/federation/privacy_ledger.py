@@ -294,9 +294,12 @@ class PrivacyLedger:
             z = noise_multiplier_for(privacy, mechanism, number, before)
         except BudgetError as error:
             allowed = error.max_gradients // gradients
+            advice = "train fewer rounds or local steps"
+            if not allowed:
+                advice = "its owner can raise privacy.epsilon, or train with more rows"
             raise ProtocolError(
                 f"its privacy budget allows at most {allowed:,} rounds of {gradients:,} gradients, "
-                f"got {rounds:,}; train fewer rounds or local steps"
+                f"got {rounds:,}; {advice}"
             ) from None
         return PlannedTraining(training, privacy, Spending(mechanism, z, number))
 

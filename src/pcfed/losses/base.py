@@ -24,6 +24,10 @@ RowIndex = slice | NDArray[np.intp]
 
 ALL_ROWS = slice(None)
 
+CLIP_MARGIN = 1e-5
+"""Gradients are clipped to a norm that is smaller by this share, so that no sum of them exceeds its
+bound by rounding errors, which are below it even in the worst case for 100,000 samples."""
+
 
 class Loss(ABC):
     r"""A local loss $f(x) = \frac1N \sum_j \ell_j(x) + r(x)$ over the data of one agent.
@@ -95,7 +99,11 @@ class Loss(ABC):
 
         With $g_j$ the gradients of sample j at all points, joined to one vector, it is
 
-        $$ \frac{1}{b} \sum_j \min\Big(1, \frac{\text{clip}}{\|g_j\|}\Big) g_j + \nabla r . $$
+        $$ \frac{1}{b} \sum_j \min\Big(1, \frac{\text{clip}}{\|g_j\|}\Big) g_j . $$
+
+        Noise is added to it in float64. All that does not depend on samples, such as the gradient
+        of the regulariser, belongs to `add_regularizer_gradient`: before the noise, a number that
+        is large enough would round the samples, and so the noise, away.
 
         Parameters
         ----------
@@ -108,13 +116,20 @@ class Loss(ABC):
         feature_norm : float, optional
             The largest norm of a row of features; longer ones are scaled down to it.
         out : array of shape (points, n)
-            Where to write the result; returned.
+            Where to write the result, in float64; returned.
         """
         name = type(self).__name__
         raise ValueError(
             f"{name}: a privacy budget needs a loss with clipped gradients of single samples, got "
             "one without; implement can_clip and clipped_gradients, or remove the budget."
         )
+
+    def add_regularizer_gradient(self, points: Array, out: Array) -> Array:
+        r"""Add $\nabla r$ at several points to the rows of ``out``; nothing by default.
+
+        With it, the means of `clipped_gradients` are gradients of the loss.
+        """
+        return out
 
     def records(self) -> Sequence[NDArray[Any]] | None:
         """Return the arrays with the samples; None, the default, if they are not known.

@@ -21,10 +21,14 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from pcfed.arrays import Array, Float64Array
 from pcfed.kernels.arguments import OTHER
 from pcfed.losses import compiled, feature_norms
-from pcfed.losses.base import ALL_ROWS, RowIndex, Rows
+from pcfed.losses.base import ALL_ROWS, CLIP_MARGIN, RowIndex, Rows
 from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.features import Features, Matrix, as_number_array, is_sparse, read_features
 from pcfed.validation import boolean, positive
+
+LEAST_NORM = 1e-140
+"""For clipped gradients, no features are shorter, and no shorter derivatives count: the squares of
+smaller numbers are rounded coarsely, and the other factor of a gradient may be huge."""
 
 
 class LinearModel(CheckedLoss):
@@ -179,13 +183,12 @@ class LinearModel(CheckedLoss):
         if not self.can_clip:
             return super().clipped_gradients(points, rows, clip, feature_norm, out)
         index, count = self._check_batch(rows)
-        # Rounding must not make a clipped gradient longer than the bound.
-        clip *= 1 - 64 * float(np.finfo(self.dtype).eps)
+        clip *= 1 - CLIP_MARGIN
         totals = np.zeros(points.shape)
         with np.errstate(all="ignore"):
             row_norms = self._row_norms  # before the loop: computing them overwrites its blocks
             for block, part in self._features.blocks(index):
-                norms = row_norms[part]
+                norms = np.maximum(row_norms[part], LEAST_NORM)
                 shrink = np.ones_like(norms)
                 if feature_norm is not None:
                     shrink = np.minimum(1, feature_norm / norms, where=norms > 0, out=shrink)
@@ -201,20 +204,28 @@ class LinearModel(CheckedLoss):
                 lengths = np.sqrt(squares * ((shrink * norms) ** 2 + float(self.intercept)))
                 # A gradient that is not finite would reveal its sample: it counts as zero.
                 factors = np.where(lengths > clip, clip / lengths, 1.0)
-                factors[~np.isfinite(lengths)] = 0.0
+                factors[~np.isfinite(lengths) | (squares < LEAST_NORM**2)] = 0.0
+                # In float32, one record would move the rounding errors of a sum by too much.
+                wide = block.astype(np.float64, copy=False)
                 for slope, total in zip(slopes, totals, strict=True):
                     R = np.where(factors > 0, slope, 0) * factors
                     G, c = self._split(total)
                     if c is not None:
                         c += R.sum(axis=1)
-                    R = (R * (self.scale * shrink)).astype(self.dtype)
+                    R *= self.scale * shrink
                     # Numbers below this are rounded coarsely, and features may be huge.
-                    R[np.abs(R) < np.finfo(self.dtype).tiny] = 0
-                    G += R @ block
+                    R[np.abs(R) < np.finfo(np.float64).tiny] = 0
+                    G += R @ wide
             np.divide(totals, count, out=out, casting="same_kind")
-            for x, grad in zip(points, out, strict=True):
-                G, _ = self._split(grad)
-                G += self.dtype.type(self.l2) * self._split(x)[0]
+        return out
+
+    def add_regularizer_gradient(self, points: Array, out: Array) -> Array:
+        """Add l2 · W to the coefficients; see `Loss.add_regularizer_gradient`."""
+        if self.l2:
+            with np.errstate(all="ignore"):
+                for x, grad in zip(points, out, strict=True):
+                    G, _ = self._split(grad)
+                    G += out.dtype.type(self.l2) * self._split(x)[0]
         return out
 
     def records(self) -> Sequence[NDArray[Any]]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from pcfed.arrays import Float64Array
+from pcfed.errors import one_line
 from pcfed.losses.base import Loss
 
 HASHED_ROWS = 4096
@@ -19,11 +22,37 @@ def probe_point(n: int) -> Float64Array:
     return point
 
 
+@contextmanager
+def record_errors(loss: Loss) -> Iterator[None]:
+    """Turn errors of a loss, of which modules of users may raise any, into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        reason = one_line(str(error).strip().rstrip("."), 150)
+        raise ValueError(
+            "privacy: the loss of an agent with a budget must run without errors on all records, "
+            f"got {type(error).__name__} from {type(loss).__name__} ({reason}); correct the module "
+            "or the records, and keep this message secret, because it depends on them."
+        ) from None
+
+
+def check_records(loss: Loss) -> None:
+    """Raise a ValueError if a loss can't be computed on all records, at zero."""
+    with record_errors(loss):
+        loss.value(np.zeros(loss.n))
+
+
 def loss_digest(loss: Loss) -> str:
     """Return a hash of the records of a loss, in their order, and of the function that it is.
 
     The function is evaluated at zero and at a random point. The hash is secret like the records.
     """
+    with record_errors(loss):
+        return _digest(loss)
+
+
+def _digest(loss: Loss) -> str:
+    """Return the hash."""
     kind = type(loss)
     about = [kind.__module__, kind.__qualname__, loss.size, loss.shape, str(loss.dtype)]
     found = hashlib.sha256(repr(about).encode())

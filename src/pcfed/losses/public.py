@@ -14,7 +14,8 @@ class PublicLoss(Loss):
     """The public side of a loss: its shape and number of samples, and nothing of its data.
 
     Algorithms get the gradients of private agents from ``LocalContext.gradient`` only, which clips
-    them and adds noise. Everything else here raises a ValueError.
+    them and adds noise. Other methods raise a ValueError, or return that there is no answer: NaN as
+    the accuracy, None as the errors and predictions of samples.
 
     Parameters
     ----------

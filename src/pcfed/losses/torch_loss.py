@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pcfed.arrays import Array, Float64Array
 from pcfed.losses import torch_checks
-from pcfed.losses.base import ALL_ROWS, RowIndex, Rows, row_numbers, split_index
+from pcfed.losses.base import ALL_ROWS, CLIP_MARGIN, RowIndex, Rows, row_numbers, split_index
 from pcfed.losses.checked import CheckedLoss
 from pcfed.losses.features import FLOAT64
 from pcfed.losses.torch_checks import NUMPY_DTYPES, TORCH_DTYPES, LossFunction
@@ -166,7 +166,7 @@ class TorchLoss(CheckedLoss):
     ) -> Array:
         """Write the means of clipped gradients; see `Loss.clipped_gradients`.
 
-        The loss of a sample is that of a batch of one.
+        The loss of a sample is that of a batch of one, and all of it counts as the sample's.
         """
         if feature_norm is not None:
             raise ValueError(
@@ -174,7 +174,7 @@ class TorchLoss(CheckedLoss):
                 f"{feature_norm:g}; remove it."
             )
         index, count = self._check_batch(rows)
-        clip *= 1 - 64 * float(np.finfo(self.dtype).eps)
+        clip *= 1 - CLIP_MARGIN
         block = max(1, min(self.block, MAX_SAMPLE_GRADIENTS // (len(points) * self.n)))
         totals = torch.zeros((len(points), self.n), dtype=torch.float64)
         flats = []

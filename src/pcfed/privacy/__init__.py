@@ -10,6 +10,7 @@ from pcfed.privacy.accounting import (
     BudgetError,
     Mechanism,
     Spending,
+    delta_warning,
     epsilon_of,
     max_gradients,
     noise_multiplier_for,
@@ -18,18 +19,22 @@ from pcfed.privacy.accounting import (
 )
 from pcfed.privacy.budget import Privacy
 from pcfed.privacy.gradients import NoisePlan, PrivateGradients
+from pcfed.privacy.seeds import MIN_SECRET_SEED, why_not_secret
 
 __all__ = [
+    "MIN_SECRET_SEED",
     "BudgetError",
     "Mechanism",
     "NoisePlan",
     "Privacy",
     "PrivateGradients",
     "Spending",
+    "delta_warning",
     "epsilon_of",
     "loss_digest",
     "max_gradients",
     "noise_multiplier_for",
     "noise_warning",
     "relative_noise",
+    "why_not_secret",
 ]

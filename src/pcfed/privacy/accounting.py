@@ -127,6 +127,17 @@ def noise_warning(name: str, relative_noise: float) -> str | None:
     )
 
 
+def delta_warning(name: str, privacy: Privacy, num_samples: int) -> str | None:
+    """Return a sentence if delta is so large that whole records may be published."""
+    if privacy.delta < 1 / num_samples:
+        return None
+    return (
+        f"{name}: privacy.delta is {privacy.delta:g}, and must be far below one over its "
+        f"{num_samples:,} rows to protect each of them: to publish a row drawn at random would be "
+        f"within a delta of {1 / num_samples:.2g}; give one such as {0.01 / num_samples:.0e}."
+    )
+
+
 def epsilon_of(spent: Sequence[Spending], delta: float) -> float:
     r"""Return the $\varepsilon$ of gradients together, for a $\delta$.
 

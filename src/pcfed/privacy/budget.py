@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
+from pcfed.errors import short_repr
 from pcfed.validation import positive
 
 MAX_EPSILON = 1000.0
@@ -47,19 +49,25 @@ class Privacy:
     feature_norm: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "delta", "clip"):
+        for name in ("epsilon", "clip"):
             value = positive(f"Privacy: {name}", getattr(self, name))
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "delta", _checked_delta(self.delta))
         if not self.epsilon <= MAX_EPSILON:
             raise ValueError(
                 f"Privacy: epsilon must be at most {MAX_EPSILON:g}, got {self.epsilon:g}; a larger "
                 "one protects nothing, and leaving the budget out says so."
             )
-        if not self.delta < 1:
-            raise ValueError(
-                f"Privacy: delta must be in (0, 1), got {self.delta!r}; give one far below one "
-                "over the number of records, such as 1e-5."
-            )
         if self.feature_norm is not None:
             norm = positive("Privacy: feature_norm", self.feature_norm)
             object.__setattr__(self, "feature_norm", norm)
+
+
+def _checked_delta(delta: object) -> float:
+    """Return a number in (0, 1), or raise."""
+    if not (isinstance(delta, Real) and 0 < float(delta) < 1):
+        raise ValueError(
+            f"Privacy: delta must be a number in (0, 1), got {short_repr(delta)}; give one far "
+            "below one over the number of records, such as 1e-5."
+        )
+    return float(delta)

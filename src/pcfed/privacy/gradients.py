@@ -20,6 +20,7 @@ from scipy.special import ndtri
 from pcfed.arrays import Array, Float64Array
 from pcfed.losses import Loss
 from pcfed.losses.base import Rows
+from pcfed.losses.probe import record_errors
 from pcfed.privacy.accounting import Mechanism
 from pcfed.privacy.budget import Privacy
 
@@ -77,19 +78,33 @@ class PrivateGradients:
         """
         if self.count >= self._allowed:
             raise ValueError(
-                f"privacy: an algorithm must take at most the {self._allowed} gradients of a round "
-                "that were accounted for, got more; correct its num_gradients."
+                f"privacy: an agent must take at most the {self._allowed} gradients of a round "
+                "that were accounted for, got more; correct num_gradients of the algorithm, or "
+                "local_steps and participation if they are functions, which must always return the "
+                "same for a round."
             )
         digest = hashlib.sha256(self._key + struct.pack("<q", self.count) + x.tobytes()).digest()
         self.count += 1
         plan, mechanism = self._plan, self._plan.mechanism
         rows = draw_rows(digest, mechanism)
         points, grads = np.atleast_2d(x), np.atleast_2d(out)
-        loss.clipped_gradients(points, rows, plan.privacy.clip, plan.privacy.feature_norm, grads)
+        # In float64, and with nothing but samples in it until the noise is added: rounding to a
+        # coarse grid, that of float32 or that of a long regulariser, would swallow the noise.
+        total = self._clipped(loss, points, rows)
         # A record that replaces another moves the sum of clipped gradients by at most 2 clip.
         size = rows.stop - rows.start if isinstance(rows, slice) else mechanism.batch_size
         deviation = plan.noise_multiplier * 2 * plan.privacy.clip / size
-        grads += deviation * standard_normal(digest, grads.size).reshape(grads.shape)
+        total += deviation * standard_normal(digest, total.size).reshape(total.shape)
+        loss.add_regularizer_gradient(points, total)
+        with np.errstate(all="ignore"):
+            np.copyto(grads, total, casting="same_kind")
+
+    def _clipped(self, loss: Loss, points: Array, rows: Rows) -> Float64Array:
+        """Return the mean of the clipped gradients of some records."""
+        privacy, total = self._plan.privacy, np.empty(points.shape)
+        with record_errors(loss):
+            loss.clipped_gradients(points, rows, privacy.clip, privacy.feature_norm, total)
+        return total
 
 
 def random_bits(key: bytes, purpose: bytes, number: int) -> NDArray[np.uint64]:
@@ -100,7 +115,8 @@ def random_bits(key: bytes, purpose: bytes, number: int) -> NDArray[np.uint64]:
 
 def standard_normal(key: bytes, number: int) -> Float64Array:
     """Return independent standard normal numbers."""
-    uniform = ((random_bits(key, b"noise", number) >> np.uint64(11)) + 0.5) * 2.0**-53
+    # With a further bit, the largest number would be rounded to 1, whose quantile is infinite.
+    uniform = ((random_bits(key, b"noise", number) >> np.uint64(12)) + 0.5) * 2.0**-52
     normal: Float64Array = ndtri(uniform)
     return normal
 

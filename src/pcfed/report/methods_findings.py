@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pcfed.experiments.leaderboard import ALONE, DEFAULTS, OURS, PROXAL, MethodResults
+from pcfed.experiments.leaderboard import ALONE, DEFAULTS, LEVEL, OURS, PROXAL, MethodResults
 
 INSIDE = 1e-3
 """A model is inside a set if its distance from it is at most this."""
@@ -14,6 +14,7 @@ def method_findings(methods: MethodResults) -> list[str]:
     """Return the findings, the most important first."""
     return [
         *_best_rank(methods),
+        *_signed_ranks(methods),
         *_against_alone(methods),
         *_ours(methods),
         *_outside(methods),
@@ -34,6 +35,20 @@ def _best_rank(methods: MethodResults) -> Iterator[str]:
     text = f"{best} has the best mean rank, {ranks[best]:.1f} of {len(ranks)}. Nemenyi's test "
     text += f"distinguishes it from {_names(apart) if apart else 'none of the others'}"
     yield text + (f", and not from {_names(near)}." if apart and near else ".")
+
+
+def _signed_ranks(methods: MethodResults) -> Iterator[str]:
+    """Yield from which others Wilcoxon's tests distinguish the method with the best mean rank."""
+    if len(methods.mean_ranks()) < 2:
+        return
+    best, *others = methods.mean_ranks()
+    p = methods.holm(best)
+    apart = [f"{name} ({p[name]:.2g})" for name in others if p[name] <= LEVEL]
+    near = [f"{name} ({p[name]:.2g})" for name in others if p[name] > LEVEL]
+    text = f"Wilcoxon's signed-rank tests of {best} against each other method, with Holm's "
+    text += "correction (p-values in brackets), distinguish it from "
+    text += _names(apart) if apart else "none of the others"
+    yield text + (f", and not from {_names(near)}." if near else ".")
 
 
 def _against_alone(methods: MethodResults) -> Iterator[str]:
@@ -65,7 +80,7 @@ def difference(methods: MethodResults, first: str, second: str) -> str:
     found = methods.difference(first, second)
     mean, low, high = (100 * each for each in (found.mean, found.low, found.high))
     more = "less" if round(mean, 1) < 0 else "more"
-    text = f"{_quoted(first)} is {abs(mean):.1f} points {more} accurate than {_quoted(second)}"
+    text = f"{quoted(first)} is {abs(mean):.1f} points {more} accurate than {quoted(second)}"
     if len(methods.cells) < 2:
         return f"{text}, in one cell."
     text += f" (mean over cells, 95 %: {low:+.1f} to {high:+.1f})"
@@ -88,7 +103,7 @@ def _outside(methods: MethodResults) -> Iterator[str]:
     if outside:
         text += f"models are outside their sets by up to: {_names(outside)}. "
     if inside:
-        text += f"{'T' if outside else 't'}hose of {_names(map(_quoted, inside))} are inside, "
+        text += f"{'T' if outside else 't'}hose of {_names(map(quoted, inside))} are inside, "
         text += f"within {INSIDE:g}."
     yield text.strip()
 
@@ -120,14 +135,19 @@ def _shared_inside(methods: MethodResults) -> Iterator[str]:
 
 
 def _diverged(methods: MethodResults) -> Iterator[str]:
-    """Yield how many trainings have diverged."""
-    counts = {name: methods.num_diverged(name) for name in methods.methods}
-    texts = [f"{count} of {name}" for name, count in counts.items() if count]
-    if texts:
-        yield f"Trainings that diverged and have the score 0: {_names(texts)}."
+    """Yield in which cells trainings have diverged, and the accuracies of all seeds there."""
+    for name in methods.methods:
+        for cell in methods.cells if methods.num_diverged(name) else ():
+            scores = methods.of(cell, name).scores if name in methods.methods_in(cell) else ()
+            if any(not score.course for score in scores):
+                found = ", ".join(f"{100 * score.accuracy:.1f}" for score in scores)
+                yield (
+                    f"Trainings of {name} have diverged and have the score 0, which lowers its "
+                    f"mean: in the cell {cell.title} its accuracies are {found} %."
+                )
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """Return a name, in quotation marks if it has a comma."""
     return f"“{name}”" if "," in name else name
 

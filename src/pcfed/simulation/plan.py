@@ -155,6 +155,7 @@ class Plan:
         }
         if self.privacy is not None:  # rounds that are added later would exceed the budget
             arguments["privacy"] = self.privacy.summary
+            arguments["gradients per round (their hash)"] = self.privacy.digest
         return arguments
 
     def steps(self, index: int) -> list[int]:

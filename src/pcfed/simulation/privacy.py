@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -82,6 +83,18 @@ class RunPrivacy:
         return PrivateGradients(plan, key, int(self.counts[index, position]))
 
     @property
+    def digest(self) -> str:
+        """A hash of the numbers of gradients of every agent in every round.
+
+        In a run that resumes with others, of the same sum, some rounds would be counted twice and
+        others not at all.
+        """
+        found = hashlib.sha256()
+        for row in self.counts:
+            found.update(row.tobytes())
+        return found.hexdigest()
+
+    @property
     def summary(self) -> str:
         """What the noise depends on, in words: agents with the same numbers are named together."""
         agents: dict[str, list[int]] = {}
@@ -139,10 +152,11 @@ def plan_privacy(
             z = noise_multiplier_for(agent.privacy, mechanism, max(1, needed))
         except BudgetError as error:
             allowed = int((np.cumsum(counts[:, i]) <= error.max_gradients).sum())
+            fewer = "train fewer rounds or local steps, or " if allowed else ""
+            rows = "" if allowed else ", or train with more rows"
             raise BudgetError(
                 f"run: rounds must be at most {allowed:,} for the budget of {problem.names[i]}, "
-                f"got {len(counts):,}: {error}; train fewer rounds or local steps, or raise "
-                "epsilon.",
+                f"got {len(counts):,}: {error}; {fewer}raise epsilon{rows}.",
                 error.max_gradients,
             ) from None
         plans[i] = NoisePlan(agent.privacy, mechanism, z)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from pcfed.algorithms import Algorithm
 from pcfed.algorithms.grid import Grid, check_step
 from pcfed.arrays import Array, Float64Array, large_empty
 from pcfed.errors import short_repr
+from pcfed.losses.probe import check_records
+from pcfed.privacy import delta_warning, why_not_secret
 from pcfed.problem import Problem
 from pcfed.sampling import Purpose, Sampling, random_stream
 from pcfed.sets import SetRows
@@ -128,7 +131,8 @@ def run(
         agent where possible, or an earlier result to continue, with its history.
     seed : int
         Streams belong to (seed, agent, round): the same seed gives the same bits. Where agents have
-        a privacy budget, who knows the seed can subtract the noise.
+        a privacy budget, it must be a secret such as ``secrets.randbits(128)``: who knows it can
+        subtract the noise.
     eval_every : int
         Evaluate every k-th round; the last one is always evaluated.
     output : {"last", "average", "random"}
@@ -196,9 +200,9 @@ def run(
         earlier = x0 if isinstance(x0, Result) and _continues(x0, problem, algorithm) else None
         first = earlier.state.round if earlier else 0
         indices = range(first, first + rounds)
-        _check_privacy(problem, x0, stop, output)
+        _check_privacy(problem, x0, stop, output, plan.seed)
         plan.plan_privacy(algorithm, indices)
-        algorithm = algorithm.resolved(problem, plan.run_info(indices))
+        algorithm = algorithm.resolved(problem.public_view, plan.run_info(indices))
         integers = None if grid is None else Grid(check_step("run: grid", grid), problem.m)
         limit = refusals.norm_limit
         place = problem, plan, algorithm, backend, workers
@@ -302,10 +306,18 @@ def _check_arguments(
     boolean("run: progress", progress)
 
 
-def _check_privacy(problem: Problem, x0: object, stop: object, output: Output) -> None:
+def _check_privacy(problem: Problem, x0: object, stop: object, output: Output, seed: int) -> None:
     """Refuse what would spend more than the budgets of private agents, unseen."""
     if not problem.is_private:
         return
+    if (reason := why_not_secret(seed)) is not None:
+        raise ValueError(f"run: seed {reason}")
+    for name, agent in zip(problem.names, problem.agents, strict=True):
+        if agent.privacy is not None:
+            warning = delta_warning(name, agent.privacy, agent.loss.size)
+            if warning is not None:
+                warnings.warn(warning, stacklevel=3)
+            check_records(agent.loss)
     if isinstance(x0, Result):
         raise ValueError(
             "run: x0 must not be a result where agents have a privacy budget, got one: its rounds "

@@ -59,7 +59,7 @@ def load_module(config: Config, *, allow_import: bool) -> tuple[Any, str]:
         raise ValueError(f"{where} must be in {file} beside the configuration, got no such file.")
     content = read_bytes(display_path(path), path)
     with torch.random.fork_rng():
-        torch.manual_seed(config.training.seed)
+        torch.manual_seed(_torch_seed(config.training.seed))
         with user_code_errors(config, own=()):
             names = vars(_run_file(path, content))
         if name not in names:
@@ -76,6 +76,17 @@ def load_module(config: Config, *, allow_import: bool) -> tuple[Any, str]:
         )
     dtype = torch.float64 if config.data.dtype == "float64" else torch.float32
     return module.to(dtype), hashlib.sha256(content).hexdigest()
+
+
+def _torch_seed(seed: int) -> int:
+    """Return the seed of PyTorch for the seed of a training.
+
+    Only the low 32 bits of a seed matter to PyTorch, and models that are published reveal which
+    they were. A longer seed may be a secret, so it must not follow from them.
+    """
+    if seed < 2**32:
+        return seed
+    return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "big")
 
 
 def constraint_for_module(constraint: ConvexSet, module: Any) -> ConvexSet:
