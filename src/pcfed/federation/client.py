@@ -190,6 +190,8 @@ class Client:
         # Flower may start a second process for this agent while the first still runs.
         with exclusive_lock(self.folder / LOCK):
             self._check_privacy(message)
+            if message.kind not in SUM_KINDS:
+                _ = self.agent  # rows that can't be read are found before anything changes
             state = self._load_state(algorithm, message)
             if self._ledger is not None and (state.pending or state.accepted != NO_ROUND):
                 self._ledger.check_begun(state.training)

@@ -452,7 +452,7 @@ def _check_run(config: Config, problem: Problem) -> list[str]:
     batch = batches if noisy else None
     run_info = RunInfo(training.rounds, training.local_steps, batch, noisy=noisy)
     with error_context(f"{where}: algorithm"), np.errstate(all="ignore"):
-        with_trial_step(config.algorithm, problem).resolved(problem, run_info)
+        with_trial_step(config.algorithm, problem).resolved(problem.public_view, run_info)
     return _check_privacy(config, problem) if problem.is_private else []
 
 
