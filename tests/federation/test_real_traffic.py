@@ -120,7 +120,8 @@ def make_distinctive(real: Federation) -> None:
 class Rehearsal:
     """The same training in this process: what the agent sends, receives and keeps private.
 
-    ``updates`` has its updates, on the grid of a secure sum if there is one.
+    ``updates`` has its updates, on the grid of a secure sum if there is one, and ``summands`` the
+    integers of everything that goes into secure sums: updates, certificates, audits, scores.
     """
 
     def __init__(self, real: Federation, folder: Path) -> None:
@@ -129,6 +130,14 @@ class Rehearsal:
             name = str(agent.name)
             secure = SecureAgent(name, Identity.create(), folder / name / SECRETS)
             self.clients[name] = Client(name, agent, folder / name, batch=BATCH, secure=secure)
+        self.summands: list[np.ndarray] = []
+        tapped, mask = self.clients[TAPPED]._secure, self.clients[TAPPED]._secure.mask
+
+        def record(message, integers, history=None):
+            self.summands.append(integers)
+            return mask(message, integers, history)
+
+        tapped.mask = record
         self.updates: list[np.ndarray] = []
         self.sent: list[np.ndarray] = []
         self.received: list[np.ndarray] = []
@@ -182,6 +191,14 @@ def private(real: TappedFederation, rehearsal: Rehearsal) -> Iterator[bytes]:
         yield from windows(vector, 8)
 
 
+def integer_windows(integers: np.ndarray) -> Iterator[bytes]:
+    """Yield the bytes of all pairs of neighbouring integers that are not both small."""
+    for start in range(len(integers) - 1):
+        pair = integers[start : start + 2]
+        if (np.abs(pair.view(np.int64)) > 2**16).all():  # others may appear by chance
+            yield pair.tobytes()
+
+
 def forms(update: np.ndarray, step: float) -> Iterator[bytes]:
     """Yield the bytes of an update as numbers and as integers on a grid."""
     yield update.astype("<f8").tobytes()
@@ -201,7 +218,8 @@ def models_from_traffic(real: TappedFederation, config: ServerConfig) -> list[np
         for found in re.finditer(re.escape(b"\x93NUMPY"), up)
     ]
     plain = [array for array in arrays if array.dtype == np.float64 and array.size == n]
-    masked = [array for array in arrays if array.dtype == np.uint64 and array.size == 2 * n]
+    # The last integer says whether the update was withheld.
+    masked = [array for array in arrays if array.dtype == np.uint64 and array.size == 2 * n + 1]
     opened = [array[:n].view(np.int64) * config.grid for array in masked]
     assert (len(plain), len(opened)) in ((2 * config.rounds, 0), (0, config.rounds))
     choices = [opened] if opened else list(combinations(plain, config.rounds))
@@ -210,18 +228,27 @@ def models_from_traffic(real: TappedFederation, config: ServerConfig) -> list[np
 
 
 @pytest.mark.federation
-@pytest.mark.parametrize("secure", [False, True])
-def test_updates_in_the_traffic_and_in_the_servers_files(real, secure, tmp_path):
-    """The same search finds every update without a secure sum, and none with it.
+@pytest.mark.parametrize("kind", ["plain", "secure", "secure, with masks of zero"])
+def test_summands_in_the_traffic_and_in_the_servers_files(real, kind, tmp_path):
+    """The same search finds every update without a secure sum, and no summand with it.
 
-    From the updates follows the agent's model, and from what is sent with a secure sum nothing.
+    Where the masks are zero, it finds all summands: updates, certificates and audits. From the
+    updates follows the agent's model, and from what is sent with a secure sum nothing.
     """
     algorithm = 'name = "PCFedAvg"\nstep = 0.1\npenalty = 3.0'
-    real.begin(f"secure is {secure}", rounds=3, secure=secure, algorithm=algorithm)
+    secure, masked = kind != "plain", kind == "secure"
+    if secure and not masked:
+        real.faults.mkdir(exist_ok=True)
+        (real.faults / "no-masks").touch()
+    real.begin("a training", rounds=3, secure=secure, algorithm=algorithm)
     rehearsal = Rehearsal(real, tmp_path / "rehearsal")
     step = rehearsal.config.grid
     updates = [set(forms(update, step)) for update in rehearsal.updates]
     assert len(updates) >= 4
+    if secure:
+        pairs = [set(integer_windows(each)) for each in rehearsal.summands]
+        updates = [each for each in pairs if each]
+        assert len(updates) >= 3 + 2 + 1  # of rounds, the certificate and the audit
     database, files = set(), [real.folder / "flower", real.training_directory]
 
     def search() -> None:
@@ -237,7 +264,7 @@ def test_updates_in_the_traffic_and_in_the_servers_files(real, secure, tmp_path)
     model = rehearsal.kept[-1]
     guesses = models_from_traffic(real, rehearsal.config)
     difference = min(np.linalg.norm(guess - model) for guess in guesses)
-    if secure:
+    if masked:
         assert not sent
         assert not database
         assert difference > 1e3 * np.linalg.norm(model)

@@ -655,8 +655,10 @@ def _own_digest(agent: Agent, batches: BatchSampler) -> str:
     losses = [agent.loss] if agent.test is None else [agent.loss, agent.test]
     with one_blas_thread():
         digests = [loss_digest(each) for each in losses]
-    own = [agent.privacy, agent.feasible_set, agent.coupling, agent.personalization]
-    return hashlib.sha256(repr([*digests, *own, batches.batch_size]).encode()).hexdigest()
+    # The owner may raise the budget itself, which only makes the noise smaller.
+    privacy = agent.privacy and (agent.privacy.clip, agent.privacy.feature_norm)
+    own = [privacy, agent.feasible_set, agent.coupling, agent.personalization, batches.batch_size]
+    return hashlib.sha256(repr([*digests, *own]).encode()).hexdigest()
 
 
 def _question(agent: Agent, state: ClientState, message: Message) -> str:
