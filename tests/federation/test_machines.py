@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import signal
 import subprocess
@@ -94,6 +96,33 @@ def test_the_comments_of_the_files_work(tmp_path):
 def test_the_roster_of_a_server_may_be_left_open(tmp_path):
     init_server(tmp_path, "--folder", "other")
     assert read_server_file(tmp_path / "other" / "server.toml").roster == 2
+
+
+def test_the_roster_has_the_fingerprints_that_the_agents_have_seen(tmp_path):
+    init_server(tmp_path, "--agents", "north, south, west")
+    server = ServerFolder(tmp_path / "server")
+    line = ["agent", "init", "--server", "server.example.org:8443", "--ca", "server/keys/ca.crt"]
+    for name in ("north", "south", "west"):
+        said = pcfed(tmp_path, *line, "--name", name, "--folder", name)
+        public = (tmp_path / name / f"{name}.key.pub").read_text()
+        # As ssh-keygen -l computes it.
+        digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
+        seen = f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+        assert f"The fingerprint of its key is {seen}." in said
+        (server.keys / f"{name}.key.pub").write_text(public)
+        server.write_roster()
+        roster = (server.folder / "roster.toml").read_text()
+        entry = f'name = "{name}"\nkey = "{" ".join(public.split()[:2])}"\n# {seen}\n'
+        assert entry in roster
+    assert roster.count("[[agent]]") == 3
+    other = [*line, "--name", "east", "--folder", "east", "--roster", "server/roster.toml"]
+    said = pcfed(tmp_path, *other)
+    assert "get roster.toml" not in said
+    assert (tmp_path / "east" / "roster.toml").read_text() == roster
+    (tmp_path / "broken.toml").write_text("agent = 3")
+    said = pcfed(tmp_path, *other[:-3], "broken", "--roster", "broken.toml", code=2)
+    assert "broken.toml" in said
+    assert "Traceback" not in said
 
 
 def test_the_files_of_an_agent(tmp_path):
