@@ -452,11 +452,20 @@ def test_an_owner_can_refuse_trainings_without_a_secure_sum(tmp_path):
 
 def test_a_training_in_which_all_updates_are_too_long_ends(tmp_path, caplog):
     options = {"secure": True, "norm_limit": 1e-9, "attempts": 1, "transport": Recording}
-    with federation(tmp_path, ALGORITHMS["FedAvg"], 1, **options) as (_, _, server):
+    with federation(tmp_path, ALGORITHMS["FedAvg"], 2, **options) as (_, _, server):
+        start = server.state.vectors
         with pytest.raises(Diverged, match=r"Raise rounds\.norm_limit if it is too small"):
             server.run()
-        assert server.state.round == 0
+        # The round is over, because its sum was opened, and has changed nothing.
+        assert server.state.round == 1
+        for name, vector in start.items():
+            np.testing.assert_array_equal(server.state.vectors[name], vector)
         assert "above the limit 1e-09 of the training" in caplog.text
+        server.config = replace(server.config, norm_limit=1e9)
+        server.run()
+        server.finish()
+        assert server.state.round == 2
+        assert set(server.audit().values()) == {0.0}
         assert not [each for each in server.transport.replies if each.kind == "error"]
 
 

@@ -220,7 +220,9 @@ class Server:
         self._history.append(entry)
         self._course.add_round(entry)
         sums = Sums(updates.vectors, updates.number)
-        server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
+        server = before.vectors
+        if updates.number:
+            server = config.algorithm.aggregate(server, sums, self._round_info)
         totals = dict(before.totals)
         add_integers(totals, updates.integers)
         last = {**before.accepted, **dict.fromkeys(accepted, before.round)}
@@ -242,6 +244,13 @@ class Server:
         if self._secure:
             self._secure.forget_open_sum()
         self.on_status(warning=self._course.warning or "")
+        if not updates.number:
+            raise Diverged(
+                f"No agent has an update of round {before.round} that it may send; their own logs "
+                "say why. Raise rounds.norm_limit if it is too small, then rerun the command; "
+                "otherwise go back with pcfed federation rollback, and "
+                f"{config.algorithm.advice}."
+            )
         return True
 
     def _sum_updates(self) -> SummedUpdates | None:
@@ -294,21 +303,15 @@ class Server:
             self.on_status(note=f"Round {before.round}: {opened}.")
             return None
         integers, withheld = split_integers(opened.total[:-1], sizes), int(opened.total[-1])
-        number = len(opened.survivors) - withheld
+        number = max(0, len(opened.survivors) - withheld)
         if withheld:
             self.on_status(
                 note=f"Round {before.round}: {withheld} of {len(opened.survivors)} agents have "
                 "sent zeros, because their updates were too long or could not be computed; their "
                 "own logs say why."
             )
-        if number < 1:
-            raise Diverged(
-                f"No agent has an update of round {before.round} that it may send; their own logs "
-                "say why. Raise rounds.norm_limit if it is too small; otherwise go back with pcfed "
-                f"federation rollback, and {config.algorithm.advice}."
-            )
         vectors = {name: grid.decode(name, integers[name]) for name in names}
-        means = {name: vector / number for name, vector in vectors.items()}
+        means = {name: vector / number for name, vector in vectors.items() if number}
         return SummedUpdates(
             opened.survivors,
             number,
