@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from pcfed.algorithms.grid import Grid
-from pcfed.federation.identity import Identity
+from pcfed.federation.identity import Identity, digest
 from pcfed.federation.masking import (
     Announcement,
     Introduction,
@@ -385,32 +385,57 @@ def attacked(found):
     return masked(SUMMAND, VICTIM, found.secrets[VICTIM], participants, context), context
 
 
-def test_a_coalition_finds_uniform_numbers_in_place_of_a_summand():
-    """One colluder and the server, with all that t agents reveal when they open the sum."""
+@pytest.mark.parametrize(("m", "c"), [(5, 1), (6, 2), (7, 3)])
+def test_a_coalition_finds_uniform_numbers_in_place_of_a_summand(m, c):
+    """Colluders and the server, with all that t agents reveal when they open the sum."""
     remainders, guesses, exact = [], [], []
+    names = [f"agent {i + 1}" for i in range(m)]
+    colluders = names[-c:]
     for _ in range(60):
-        found = agents(5)
+        found = agents(m, c)
         sent, context = attacked(found)
-        survivors = [name for name in NAMES if name != ABSENT]
-        # Four agents open the sum: own masks of survivors, and the key of the absent one.
+        survivors = [name for name in names if name != ABSENT]
+        # The survivors open the sum: own masks of survivors, and the key of the absent one.
         own = found.mask_seed(VICTIM, survivors[: found.t])
-        keys = {
-            ABSENT: found.key_seed(ABSENT, survivors[: found.t]),
-            COLLUDER: found.secrets[COLLUDER].key_seed,
-        }
+        keys = {ABSENT: found.key_seed(ABSENT, survivors[: found.t])}
+        keys |= {name: found.secrets[name].key_seed for name in colluders}
         remainders.append(without_known_masks(sent, found, context, own=own, keys=keys))
-        # Of the keys of the others it has only the colluder's own shares, and no honest ones.
-        rest = [name for name in survivors if name not in (VICTIM, COLLUDER)]
-        wrong = {name: found.key_seed(name, [COLLUDER]) for name in rest}
+        # Of the keys of the others it has only the colluders' own shares, and no honest ones.
+        rest = [name for name in survivors if name not in (VICTIM, *colluders)]
+        assert rest
+        wrong = {name: found.key_seed(name, colluders) for name in rest}
         guesses.append(without_known_masks(sent, found, context, own=own, keys=keys | wrong))
         # The control: with t shares of every key, the summand comes out.
-        right = {name: found.key_seed(name, NAMES[: found.t]) for name in rest}
+        right = {name: found.key_seed(name, names[: found.t]) for name in rest}
         exact.append(without_known_masks(sent, found, context, own=own, keys=keys | right))
     assert p_value(remainders) > UNLIKELY
     assert p_value(guesses) > UNLIKELY
     assert all(np.array_equal(each, SUMMAND) for each in exact)
     assert p_value(exact) < UNLIKELY
     assert len({each.tobytes() for each in remainders}) == 60
+
+
+@pytest.mark.parametrize(("m", "c"), [(3, 1), (5, 3), (7, 2)])
+def test_nor_does_a_coalition_in_a_sum_over_all_agents(m, c):
+    """There the colluders know their keys and histories, and nothing is opened."""
+    remainders, exact = [], []
+    names = [f"agent {i + 1}" for i in range(m)]
+    history = dict.fromkeys(names, "the sums that both have committed")
+    for _ in range(60):
+        found = agents(m, c)
+        announced = found.announced.values()
+        context = context_of("gap_term", announced)
+        sent = masked(SUMMAND, VICTIM, found.secrets[VICTIM], announced, context, history)
+        for known, rests in ((names[-c:], remainders), (names[1:], exact)):
+            rest = sent.copy()
+            for name in known:
+                about = digest("history", context, history[name]).hex()
+                key = key_of(found.secrets[name].key_seed)
+                rest += pair_mask(key, name, found.announced[VICTIM], about, rest.size)
+            rests.append(rest)
+    assert p_value(remainders) > UNLIKELY
+    assert len({each.tobytes() for each in remainders}) == 60
+    assert all(np.array_equal(each, SUMMAND) for each in exact)
 
 
 def test_the_sum_of_honest_survivors_is_all_that_is_learned():
