@@ -195,7 +195,7 @@ def test_a_machine_that_is_lost_before_its_snapshot_is_copied_changes_no_bit(
 ):
     problem, options = problem_of(tmp_path, 12, 200_000, 3), {**OPTIONS, "eval_every": 12}
     one = run(problem, SPLIT, **options)
-    copy, copies = RayRanges._copy_snapshots, []
+    copy, copies = RayRanges._copied, []
 
     def lose_a_node(self, *snapshots):
         copies.append(snapshots)
@@ -203,7 +203,7 @@ def test_a_machine_that_is_lost_before_its_snapshot_is_copied_changes_no_bit(
             cluster.replace_node()
         return copy(self, *snapshots)
 
-    monkeypatch.setattr(RayRanges, "_copy_snapshots", lose_a_node)
+    monkeypatch.setattr(RayRanges, "_copied", lose_a_node)
     assert_same_bits(run(problem, SPLIT, **options, backend=Ray(address, 2, snapshot_every=3)), one)
     assert len(copies) == 3
 
@@ -228,9 +228,9 @@ def test_an_actor_killed_in_a_snapshot_changes_no_bit(address, tmp_path, monkeyp
 def test_an_actor_that_dies_again_and_again_ends_the_run(address, tmp_path, monkeypatch):
     started, start = [], RayRanges._start_actor
 
-    def count(self, k):
-        started.append(k)
-        return start(self, k)
+    def count(self, settings):
+        started.append(settings)
+        return start(self, settings)
 
     monkeypatch.setattr(RayRanges, "_start_actor", count)
     file = tmp_path / "deaths"

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -142,7 +142,7 @@ class RayRanges:
             is_folder("Ray: folder", backend.folder)
         ray: Any = import_module("ray")
         self._ray, self._backend = ray, backend
-        self._actors: list[Any] = []
+        self._ranges: list[_RemoteRange] = []
         self._graph: RoundGraph | None = None
         self._folder: Path | None = None
         self._has_connected = connect(backend.address)
@@ -151,32 +151,30 @@ class RayRanges:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             places = sum(int(resources.get("CPU", 0)) // workers for resources in nodes)
             self.edges = range_edges(problem.m, backend.actors or max(1, places))
-            number = len(self.edges) - 1
             # More actors are fine, but Ray would wait for processors to become free.
-            self._processors = workers if number <= places else 0
+            self._processors = workers if len(self.edges) - 1 <= places else 0
             torch: Any = sys.modules.get("torch")
-            self._settings = [
-                self._put_settings(
-                    RangeSettings(
-                        agents=problem.agents[first:stop],
-                        first=first,
-                        m=problem.m,
-                        batch=plan.batch,
-                        sampling=plan.sampling,
-                        seed=plan.seed,
-                        algorithm=algorithm,
-                        workers=workers,
-                        norm_limit=norm_limit,
-                        grid=grid,
-                        memory=memory,
-                        privacy=plan.privacy,
-                        torch_threads=torch and torch.get_num_threads(),
-                    )
-                )
-                for first, stop in pairwise(self.edges)
-            ]
             self._actor_class = ray.remote(RangeActor)
-            self._actors.extend(self._start_actor(k) for k in range(number))
+            for first, stop in pairwise(self.edges):
+                settings = RangeSettings(
+                    agents=problem.agents[first:stop],
+                    first=first,
+                    m=problem.m,
+                    batch=plan.batch,
+                    sampling=plan.sampling,
+                    seed=plan.seed,
+                    algorithm=algorithm,
+                    workers=workers,
+                    norm_limit=norm_limit,
+                    grid=grid,
+                    memory=memory,
+                    privacy=plan.privacy,
+                    torch_threads=torch and torch.get_num_threads(),
+                )
+                sent = self._put_settings(settings)
+                actor = self._start_actor(sent)
+                start: Call = "start", (-1, np.zeros(problem.n)), {}
+                self._ranges.append(_RemoteRange(first, stop, sent, actor, start))
             if backend.folder is not None:
                 folder = tempfile.mkdtemp(prefix="pcfed-", dir=backend.folder)
                 self._folder = Path(folder).absolute()
@@ -184,26 +182,16 @@ class RayRanges:
             self.close()
             raise
         self._rounds = 0
-        self._starts: list[Call] = [("start", (-1, np.zeros(problem.n)), {})] * number
-        self._snapshots: list[Any] = [None] * number
-        self._calls: list[list[Call]] = [[] for _ in range(number)]
-        """The calls since a snapshot that change the state of a range."""
         self._rounds_since_snapshot = 0
         self._num_snapshots = 0
         self._last_snapshot, self._snapshot_seconds = time.monotonic(), 0.0
         self._is_backed_up = False
-        self._late: dict[int, Any] = {}
-        """Where answers arrive that are later than the deadline, by range."""
-        self._is_counted = [True] * number
-        """Whether the answer of a range to its last round was in time."""
-        self._missed = [0] * number
-        """In how many rounds a range was late since it was last in time."""
 
     def close(self) -> None:
         """End all actors, and the connection to the cluster if it was made for this run."""
         self._end_graph()
-        for actor in self._actors:
-            self._ray.kill(actor)
+        for each in self._ranges:
+            self._ray.kill(each.actor)
         if self._has_connected:
             disconnect(self._backend.address)
         if self._folder is not None:
@@ -214,31 +202,34 @@ class RayRanges:
     def call(self, method: str, accepted: int, *arguments: Any, **options: Any) -> Iterator[Any]:
         """Call a method of every range that does not change its state."""
         shared = [self._ray.put(each) for each in arguments]
-        answers = [
-            actor.call.remote(method, self._accepted(k, accepted), *shared, **options)
-            for k, actor in enumerate(self._actors)
+        queries: list[Call] = [
+            (method, (each.accepted(accepted), *arguments), options) for each in self._ranges
         ]
-
-        def answer(k: int) -> Any:
-            call = method, (self._accepted(k, accepted), *arguments), options
-            return self._answer(k, answers[k], call)
-
-        return map(answer, range(len(answers)))
+        answers = [
+            self._submit(each, (method, (query[1][0], *shared), options))
+            for each, query in zip(self._ranges, queries, strict=True)
+        ]
+        return map(self._answer, self._ranges, answers, queries)
 
     def change(self, method: str, accepted: int, arguments: Sequence[tuple[Any, ...]]) -> None:
         """Call a method that changes the state, with arguments for every range."""
         answers = []
-        for k, own in enumerate(arguments):
-            call: Call = method, (self._accepted(k, accepted), *own), {}
+        for each, own in zip(self._ranges, arguments, strict=True):
+            call: Call = method, (each.accepted(accepted), *own), {}
             if method in ("start", "load"):
-                self._starts[k], self._snapshots[k], self._calls[k] = call, None, []
+                each.start, each.snapshot, each.calls = call, None, []
             else:
-                self._calls[k].append(call)
-            answers.append(self._actors[k].call.remote(method, *call[1]))
+                each.calls.append(call)
+            answers.append(self._submit(each, call))
         if method in ("back_up", "restore"):
             self._is_backed_up = method == "back_up"
-        for k, answer in enumerate(answers):
-            self._answer(k, answer)
+        for each, answer in zip(self._ranges, answers, strict=True):
+            self._answer(each, answer)
+
+    def _submit(self, each: _RemoteRange, call: Call) -> Any:
+        """Send a call to the actor of a range; return where its answer arrives."""
+        method, arguments, options = call
+        return each.actor.call.remote(method, *arguments, **options)
 
     def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round: one call for every range."""
@@ -249,10 +240,10 @@ class RayRanges:
             self._last_snapshot = time.monotonic()
             self._snapshot_seconds = self._last_snapshot - start
         self._rounds_since_snapshot += 1
-        last = [self._accepted(k, accepted) for k in range(len(calls))]
-        for k, call in enumerate(calls):
-            if k not in self._late:
-                self._calls[k].append(("run_round", (last[k], call), {}))
+        last = [each.accepted(accepted) for each in self._ranges]
+        for each, index, call in zip(self._ranges, last, calls, strict=True):
+            if each.late is None:
+                each.calls.append(("run_round", (index, call), {}))
         self._rounds += 1
         if self._rounds > GRAPH_AFTER and self._backend.deadline is None and fits(calls):
             sums = self._run_compiled(last, calls)
@@ -266,7 +257,7 @@ class RayRanges:
         """Run a round in the compiled graph; return None if an actor has ended."""
         try:
             if self._graph is None:
-                self._graph = RoundGraph(self._actors)
+                self._graph = RoundGraph([each.actor for each in self._ranges])
             return self._graph.run_round(last, calls)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
@@ -285,46 +276,45 @@ class RayRanges:
         server: Any = calls[0].server
         if sum(vector.nbytes for vector in server.values()) > MAX_INLINE_BYTES:
             server = self._ray.put(server)  # one copy per machine
-        answers = {
-            k: self._actors[k].run_round.remote(last[k], replace(call, server={}), server)
-            for k, call in enumerate(calls)
-            if k not in self._late
-        }
+        answers = [
+            each.actor.run_round.remote(index, replace(call, server={}), server)
+            if each.late is None
+            else None
+            for each, index, call in zip(self._ranges, last, calls, strict=True)
+        ]
         if self._backend.deadline is not None:
-            some = list(answers.values())
-            _, late = self._ray.wait(some, num_returns=len(some), timeout=self._backend.deadline)
-            self._late |= {k: each for k, each in answers.items() if each in late}
-        self._is_counted = [k not in self._late for k in range(len(calls))]
-        self._warn_of_late_ranges()
+            some = [answer for answer in answers if answer is not None]
+            timeout = self._backend.deadline
+            late = self._ray.wait(some, num_returns=len(some), timeout=timeout)[1] if some else []
+            for each, answer in zip(self._ranges, answers, strict=True):
+                if answer in late:
+                    each.late = answer
+                self._count(each)
         return [
-            self._answer(k, answers[k]) if counted else NO_SUMS
-            for k, counted in enumerate(self._is_counted)
+            self._answer(each, answer) if each.is_counted else NO_SUMS
+            for each, answer in zip(self._ranges, answers, strict=True)
         ]
 
-    def _warn_of_late_ranges(self) -> None:
-        """Warn of ranges that have been late in many rounds, one after the other."""
-        for k, counted in enumerate(self._is_counted):
-            self._missed[k] = 0 if counted else self._missed[k] + 1
-            if self._missed[k] == MAX_MISSED:
-                first, stop = self.edges[k : k + 2]
-                warnings.warn(
-                    f"Ray: the agents {first} to {stop - 1} have been absent in the last "
-                    f"{MAX_MISSED} rounds, because their actor takes longer than deadline="
-                    f"{self._backend.deadline:g}; raise it, or use more actors with fewer agents "
-                    "each.",
-                    stacklevel=2,
-                )
+    def _count(self, each: _RemoteRange) -> None:
+        """Note whether a range was late in this round, and warn if it is again and again."""
+        each.is_counted = each.late is None
+        each.missed = 0 if each.is_counted else each.missed + 1
+        if each.missed == MAX_MISSED:
+            warnings.warn(
+                f"Ray: {each.name} have been absent in the last {MAX_MISSED} rounds, because their "
+                f"actor takes longer than deadline={self._backend.deadline:g}; raise it, or use "
+                "more actors with fewer agents each.",
+                stacklevel=2,
+            )
 
     def _forget_late_answers(self) -> None:
         """Let ranges take part again whose late answers have arrived since."""
-        if self._late:
-            late = list(self._late.values())
-            _, still = self._ray.wait(late, num_returns=len(late), timeout=0)
-            self._late = {k: each for k, each in self._late.items() if each in still}
-
-    def _accepted(self, k: int, accepted: int) -> int:
-        """Return the last round that was aggregated, unless a range was too late for it."""
-        return accepted if self._is_counted[k] else -1
+        late = [each.late for each in self._ranges if each.late is not None]
+        if late:
+            ready, _ = self._ray.wait(late, num_returns=len(late), timeout=0)
+            for each in self._ranges:
+                if each.late in ready:
+                    each.late = None
 
     # -- failures -----------------------------------------------------------------------------
 
@@ -337,35 +327,34 @@ class RayRanges:
         except Exception as error:  # agents may raise anything when they are pickled
             raise _unreadable(error) from None
 
-    def _start_actor(self, k: int) -> Any:
+    def _start_actor(self, settings: Any) -> Any:
         """Start the actor of a range somewhere in the cluster."""
         options = {"num_cpus": self._processors, "scheduling_strategy": "SPREAD"}
-        return self._actor_class.options(**options).remote(self._settings[k])
+        return self._actor_class.options(**options).remote(settings)
 
-    def _answer(self, k: int, answer: Any, query: Call | None = None) -> Any:
+    def _answer(self, each: _RemoteRange, answer: Any, query: Call | None = None) -> Any:
         """Return the answer of a range; if its actor has died, that of a new one.
 
         ``query`` is the call that is answered if it is not the last one that changes the state.
         """
-        first, stop = self.edges[k : k + 2]
         for restarts in range(MAX_RESTARTS + 1):
             try:
                 return self._ray.get(answer)
             except self._ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, self._ray.exceptions.ObjectLostError):
                     raise RuntimeError(
-                        f"Ray: the private state of the agents {first} to {stop - 1} is lost, with "
-                        "all machines that had a copy; resume from a checkpoint, and give "
-                        "Ray(folder=...) to keep it in files."
+                        f"Ray: the private state of {each.name} is lost, with all machines that "
+                        "had a copy; resume from a checkpoint, and give Ray(folder=...) to keep it "
+                        "in files."
                     ) from None
                 raise error.cause from None
             except self._losses as error:
                 _check_start(error)
                 if restarts < MAX_RESTARTS:
-                    answer = self._recover(k, query)
+                    answer = self._recover(each, query)
         raise RuntimeError(
-            f"Ray: the actor of the agents {first} to {stop - 1} has died {MAX_RESTARTS + 1} times "
-            "in one call; give its machine more memory, or use more actors with fewer agents each."
+            f"Ray: the actor of {each.name} has died {MAX_RESTARTS + 1} times in one call; give "
+            "its machine more memory, or use more actors with fewer agents each."
         )
 
     @property
@@ -377,14 +366,14 @@ class RayRanges:
             *(errors.OutOfMemoryError, errors.NodeDiedError),
         )
 
-    def _recover(self, k: int, query: Call | None = None) -> Any:
+    def _recover(self, each: _RemoteRange, query: Call | None = None) -> Any:
         """Take a range to its present state in a new actor; return where its answer arrives."""
         self._end_graph()
-        self._ray.kill(self._actors[k])  # Ray may only have lost the connection
+        self._ray.kill(each.actor)  # Ray may only have lost the connection
         self._processors = 0  # the machine of the old actor may be lost for good
-        self._actors[k] = self._start_actor(k)
-        calls = self._calls[k] if query is None else [*self._calls[k], query]
-        return self._actors[k].recover.remote(self._starts[k], self._snapshots[k], calls)
+        each.actor = self._start_actor(each.settings)
+        calls = each.calls if query is None else [*each.calls, query]
+        return each.actor.recover.remote(each.start, each.snapshot, calls)
 
     def _is_snapshot_due(self, server: Vectors) -> bool:
         """Return whether the next round should begin with a snapshot."""
@@ -399,45 +388,87 @@ class RayRanges:
 
     def _save_snapshots(self, accepted: int) -> None:
         """Save the state of all ranges, from which new actors then begin."""
-        answers = {}
-        for k, actor in enumerate(self._actors):
-            if k not in self._late:
+        answers = []
+        for k, each in enumerate(self._ranges):
+            if each.late is None:
                 name = f"range-{k}-{self._num_snapshots}.npz"
                 path = None if self._folder is None else str(self._folder / name)
-                arguments = self._accepted(k, accepted), path
-                answers[k] = actor.snapshot.options(num_returns=2).remote(*arguments)
+                arguments = each.accepted(accepted), path
+                answers.append(
+                    (each, each.actor.snapshot.options(num_returns=2).remote(*arguments))
+                )
         self._num_snapshots += 1
-        nodes, snapshots = {}, {}
-        for k, (node, snapshot) in answers.items():
+        saved: list[_Saved] = []
+        for each, (node, snapshot) in answers:
             try:
-                nodes[k], snapshots[k] = self._ray.get(node), snapshot
+                saved.append(_Saved(each, self._ray.get(node), snapshot))
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except self._losses:  # the new actor begins with the snapshot before
-                self._answer(k, self._recover(k))
-        lost = set() if self._folder else self._copy_snapshots(snapshots, nodes)
-        for k in snapshots.keys() - lost:
-            earlier = self._snapshots[k]
-            self._snapshots[k], self._calls[k] = snapshots[k], []
+                self._answer(each, self._recover(each))
+        for found in saved if self._folder else self._copied(saved):
+            each, earlier = found.range, found.range.snapshot
+            each.snapshot, each.calls = found.snapshot, []
             if self._folder is not None and earlier is not None:
                 Path(self._ray.get(earlier)).unlink()
         self._rounds_since_snapshot = 0
 
-    def _copy_snapshots(self, snapshots: Mapping[int, Any], nodes: Mapping[int, str]) -> set[int]:
-        """Let every snapshot be on two machines, if there are several; return where it failed."""
-        copies = {}
-        for k, snapshot in snapshots.items():
-            others = [i for i, node in nodes.items() if node != nodes[k]]
-            if others:
-                keeper = self._actors[others[k % len(others)]]
-                copies[k] = keeper.keep.remote(k, snapshot)
-        lost = set()
-        for k, copied in copies.items():
+    def _copied(self, saved: Sequence[_Saved]) -> list[_Saved]:
+        """Let snapshots be on two machines, if there are several; return those that are safe."""
+        copies = []
+        for k, found in enumerate(saved):
+            others = [other.range for other in saved if other.node != found.node]
+            keeper = others[k % len(others)].actor if others else None
+            copies.append((found, keeper and keeper.keep.remote(found.range.first, found.snapshot)))
+        safe = []
+        for found, copy in copies:
             try:
-                self._ray.get(copied)
+                if copy is not None:
+                    self._ray.get(copy)
             except self._ray.exceptions.RayError:  # one of the two machines has died
-                lost.add(k)
-        return lost
+                continue
+            safe.append(found)
+        return safe
+
+
+@dataclass(eq=False)
+class _RemoteRange:
+    """A range in an actor, and what another actor needs to arrive at the same state."""
+
+    first: int
+    stop: int
+    settings: Any
+    """Where the object store has its `RangeSettings`."""
+    actor: Any
+    start: Call
+    snapshot: Any = None
+    """Where the object store has its last snapshot, after which the calls are repeated."""
+    calls: list[Call] = field(default_factory=list)
+    """The calls since then that change the state."""
+    late: Any = None
+    """Where the answer to a round arrives that is later than the deadline."""
+    is_counted: bool = True
+    """Whether the answer to the last round was in time."""
+    missed: int = 0
+    """In how many rounds it was late since it was last in time."""
+
+    @property
+    def name(self) -> str:
+        """The agents, for messages."""
+        return f"the agents {self.first} to {self.stop - 1}"
+
+    def accepted(self, index: int) -> int:
+        """Return the last round that was aggregated, unless the range was too late for it."""
+        return index if self.is_counted else -1
+
+
+@dataclass(frozen=True, eq=False)
+class _Saved:
+    """A new snapshot of a range, and the machine that has it."""
+
+    range: _RemoteRange
+    node: str
+    snapshot: Any
 
 
 NO_SUMS = RangeSums(PartialSums(np.empty(0, np.intp), {}), {}, 0, (), 0)
