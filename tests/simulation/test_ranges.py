@@ -10,7 +10,19 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 
-from pcfed import Agent, Checkpointing, Gap, Memory, Privacy, Problem, RefusalPolicy, run
+from pcfed import (
+    Agent,
+    Checkpointing,
+    FedAvg,
+    Gap,
+    Memory,
+    PCFedAvg,
+    PCFedSplit,
+    Privacy,
+    Problem,
+    RefusalPolicy,
+    run,
+)
 from pcfed.guarantees import certificate_of
 from pcfed.losses import LeastSquares, LogisticRegression, SoftmaxRegression
 from pcfed.sets import Box, L1Ball, WholeSpace
@@ -212,22 +224,32 @@ def test_large_lists_of_losses_make_few_agents_at_a_time(monkeypatch):
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize("edges", [(0, M), (0, 64, M)], ids=["one", "two"])
 @pytest.mark.parametrize(
-    "case", [{}, {"output": "average"}, {"memory": Memory("float32")}], ids=str
+    ("name", "case"),
+    [
+        *((name, {}) for name in ALGORITHMS),
+        ("PCFedSplit", {"output": "average"}),
+        ("PCFedSplit", {"memory": Memory("float32")}),
+    ],
+    ids=str,
 )
-def test_large_arrays_are_memory_mapped(case, edges, is_local, monkeypatch):
-    problem, options = Problem([make_agent(i) for i in range(M)]), {**RUN, **case}
-    in_memory = run(problem, ALGORITHMS["PCFedSplit"], **options)
+def test_large_arrays_are_memory_mapped(name, case, edges, is_local, monkeypatch):
+    agents = [make_agent(i) for i in range(M)]
+    if name == "PCFedAvg":
+        agents = [replace(agent, personalization=0.0) for agent in agents]
+    problem, options = Problem(agents), {**RUN, **case}
+    in_memory = run(problem, ALGORITHMS[name], **options)
     monkeypatch.setattr("pcfed.arrays.MAX_MEMORY", 1000)
     for module in ("agent_range", "engine"):
         monkeypatch.setattr(f"pcfed.simulation.{module}.MAX_PART", 100)
     monkeypatch.setattr(LocalRanges, "is_local", is_local)
     monkeypatch.setattr(simulate, "_ranges", in_ranges(edges))
-    result = run(problem, ALGORITHMS["PCFedSplit"], **options)
+    result = run(problem, ALGORITHMS[name], **options)
     assert_same_bits(result, in_memory)
     assert isinstance(result.models, np.memmap)
     # The private state of one range in this process is in memory already, if it is in float64.
     if not is_local or len(edges) > 2 or "memory" in case:
-        assert isinstance(result.state.private["W"], np.memmap)
+        large = [rows for rows in result.state.private.values() if rows.nbytes > 2000]
+        assert all(isinstance(rows, np.memmap) for rows in large)
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -309,6 +331,26 @@ def test_private_agents_have_no_certificate_from_sums():
             seed=2**63 + 7,
             callbacks=[certificate_of],
         )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "message"),
+    [
+        (FedAvg(step="auto"), {}, "run: step must be a number for Problem.lazy, got 'auto'"),
+        (PCFedAvg(step="theory", penalty=1.0), {}, "run: step must be a number .* got 'theory'"),
+        (PCFedSplit(), {"x0": "random"}, 'run: x0 must be an array for Problem.lazy, got "random"'),
+    ],
+)
+def test_what_would_make_all_agents_in_the_driver_is_refused(algorithm, options, message):
+    made = []
+
+    def make(i):
+        made.append(i)
+        return make_agent(i)
+
+    with pytest.raises(ValueError, match=message):
+        run(Problem.lazy(9, make), algorithm, rounds=1, **options)
+    assert set(made) == {0}
 
 
 def test_bad_lazy_problems_are_refused():

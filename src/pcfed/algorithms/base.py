@@ -306,6 +306,7 @@ class StepAlgorithm(Algorithm):
         """Return the algorithm with numbers for ``"auto"``."""
         if self.step != "auto":
             return self
+        refuse_lazy(problem, self.step)
         curvature = typical_smoothness(problem, run_info) + self._added_curvature(run_info.rounds)
         step = STEP_FACTOR / curvature
         return replace(self, step=decaying(step) if run_info.noisy else step)
@@ -360,6 +361,15 @@ class PenaltyAlgorithm(StepAlgorithm):
         where = f"{type(self).__name__}: penalty"
         penalty = value_at(where, self.penalty, index, zero=self.zero_penalty)
         return replace(info, penalty=penalty)
+
+
+def refuse_lazy(problem: Problem, step: str) -> None:
+    """Raise a ValueError if a step depends on all agents, and they are made on demand."""
+    if problem.is_lazy:
+        raise ValueError(
+            f"run: step must be a number for Problem.lazy, got {step!r}, for which this process "
+            "would make all agents; give one such as 0.1, or take PCFedSplit, which needs none."
+        )
 
 
 def typical_smoothness(problem: Problem, run_info: RunInfo) -> float:

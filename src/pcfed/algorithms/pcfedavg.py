@@ -31,6 +31,7 @@ from pcfed.algorithms.base import (
     Sums,
     Update,
     Vectors,
+    refuse_lazy,
     typical_smoothness,
 )
 from pcfed.algorithms.local_context import LocalContext
@@ -96,6 +97,8 @@ class PCFedAvg(PenaltyAlgorithm):
         rounds = run_info.rounds
         penalty = math.sqrt(rounds) if isinstance(self.penalty, str) else self.penalty
         largest = largest_value("PCFedAvg: penalty", penalty, rounds)
+        if isinstance(self.step, str):
+            refuse_lazy(problem, self.step)
         if self.step == "theory":
             if not problem.losses_at_average:
                 raise ValueError(

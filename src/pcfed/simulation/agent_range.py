@@ -90,6 +90,12 @@ class RangeSums:
     refusals: tuple[Refusal, ...]
     bytes_up: int
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the sums."""
+        arrays = (*self.sums.vectors.values(), *self.integers.values())
+        return sum(array.nbytes for array in arrays)
+
 
 @dataclass(eq=False)
 class _Aggregation:
@@ -310,7 +316,10 @@ class AgentRange:
         return done.result()
 
     def finish_round(self, accepted: int) -> None:
-        """Commit the updates of the last round if it was aggregated; otherwise forget them."""
+        """Commit the updates of the last round if it was aggregated; otherwise forget them.
+
+        ``accepted = -1`` forgets them in any case: the range was too late, and is not in the sums.
+        """
         done, self._pending = self._pending, None
         if done is None:
             return
@@ -387,6 +396,8 @@ class AgentRange:
         """Return the models of some rows of the range, in a new array, as ``models``."""
         self.finish_round(accepted)
         start, stop, _ = rows.indices(self.stop - self.first)
+        if start == stop:  # a smaller range than others, of which more parts are read
+            return {"models": np.empty((0, self.n))}
         return {"models": self._models_of(server, slice(self.first + start, self.first + stop))}
 
     def _models_of(

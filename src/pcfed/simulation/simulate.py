@@ -187,6 +187,7 @@ def run(
     """
     _check_objects(problem, algorithm, refusals, backend, memory)
     _check_arguments(rounds, eval_every, output, stop, callbacks, progress)
+    _check_start(problem, x0)
     with one_blas_thread(), ExitStack() as stack:
         plan = Plan(
             problem,
@@ -304,6 +305,19 @@ def _check_arguments(
             "give a list, as in callbacks=[print]."
         )
     boolean("run: progress", progress)
+
+
+def _check_start(problem: Problem, x0: object) -> None:
+    """Raise a ValueError for texts that are no start, or none for agents made on demand."""
+    if isinstance(x0, str) and x0 != "random":
+        raise ValueError(
+            f'run: x0 must be an array, "random" or a Result, got {x0!r}; give "random".'
+        )
+    if isinstance(x0, str) and problem.is_lazy:
+        raise ValueError(
+            'run: x0 must be an array for Problem.lazy, got "random", for which this process would '
+            "make all agents; give one vector, or leave it out to start at zeros."
+        )
 
 
 def _check_privacy(problem: Problem, x0: object, stop: object, output: Output, seed: int) -> None:
@@ -473,10 +487,6 @@ def _fresh_state(problem: Problem, algorithm: Algorithm) -> State:
 def _start(engine: Engine, start: Start | State, seed: int) -> None:
     """Put an engine into the state before its first round."""
     problem, algorithm = engine.problem, engine.algorithm
-    if isinstance(start, str) and start != "random":
-        raise ValueError(
-            f'run: x0 must be an array, "random" or a Result, got {start!r}; give "random".'
-        )
     if isinstance(start, State):
         engine.load(start)
     elif isinstance(start, Result) and start.state.algorithm == algorithm.state_kind:
