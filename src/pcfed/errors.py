@@ -14,6 +14,10 @@ MAX_LENGTH = 380
 """The largest number of characters in a message."""
 
 
+class ClusterError(RuntimeError):
+    """A run on a cluster that cannot continue, because of what its machines lost or lack."""
+
+
 def short_repr(value: object, limit: int = 60) -> str:
     """Return ``repr(value)``, cut to ``limit`` characters.
 

@@ -16,6 +16,7 @@ import pytest
 import ray
 
 from pcfed import Agent, FedAvg, PCFedSplit, Problem, Ray, run
+from pcfed.errors import ClusterError
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box
 from pcfed.simulation import ray_ranges
@@ -65,7 +66,7 @@ def run_without_memory() -> None:
     """Let Ray end every actor, because more than 1 % of the memory is in use."""
     os.environ |= {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "50"}
     problem = Problem([Agent(Slow(np.eye(2), np.ones(2)), Box(0, 1))])
-    with pytest.raises(RuntimeError, match="has died 4 times in one call; give its machine more"):
+    with pytest.raises(ClusterError, match="has died 4 times in one call; give its machine more"):
         run(problem, FedAvg(0.1), rounds=1, backend=Ray(actors=1))
 
 

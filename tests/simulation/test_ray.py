@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
+from contextlib import nullcontext
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Lock, Thread
+from threading import Event, Lock, Thread, Timer
 
 import numpy as np
 import pytest
 
-from pcfed import Agent, Checkpointing, FedAvg, Gap, Memory, PCFedSplit, Problem, Ray, Result, run
-from pcfed.losses import LeastSquares
-from pcfed.sets import Box
-from pcfed.simulation import ray_ranges
-from pcfed.simulation.ray_graph import RoundGraph
+from pcfed import (
+    Agent,
+    Checkpointing,
+    FedAvg,
+    Gap,
+    Memory,
+    PCFedSplit,
+    Privacy,
+    Problem,
+    Ray,
+    Result,
+    run,
+)
+from pcfed.errors import ClusterError
+from pcfed.losses import LeastSquares, SoftmaxRegression, TorchLoss
+from pcfed.sets import Box, L1Ball, L2Ball
+from pcfed.simulation import ray_connection, ray_ranges
+from pcfed.simulation.agent_range import RoundCall
+from pcfed.simulation.range_actor import RangeActor, RangeSettings
+from pcfed.simulation.ray_graph import RoundGraph, fits
 from pcfed.simulation.ray_ranges import MAX_RESTARTS, RayRanges
+from pcfed.simulation.threads import _controller
+from tests.federations import ALGORITHMS
 from tests.simulation.test_ranges import assert_same_bits, in_ranges, make_agent
 from tests.simulation.trapped import (
+    CALL,
     OPTIONS,
     SPRUNG,
     TRAP,
+    CarelessActor,
     M,
     Mortal,
     PathError,
     Slow,
     TrappedActor,
+    TrappedCalls,
     problem_of,
 )
 
 ray = pytest.importorskip("ray")
+NodeAffinitySchedulingStrategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
 SPLIT = PCFedSplit()
 
 
@@ -183,7 +208,7 @@ def test_a_killed_actor_or_node_changes_no_bit(
     assert_same_bits(result, one)
     assert folder is None or not any(folder.iterdir())
     # The round of the death begins in one graph; the next one has another.
-    assert graphs in ([], [8, OPTIONS["rounds"] - 9])
+    assert graphs == ([8, OPTIONS["rounds"] - 9] if calls == "compiled calls" else [])
     if victim == "node":
         cluster.replace_node()
 
@@ -243,7 +268,7 @@ def test_an_actor_that_dies_again_and_again_ends_the_run(address, tmp_path, monk
 
     options = {"rounds": 1, "backend": Ray(address, 1)}
     assert run(problem(deaths=MAX_RESTARTS), FedAvg(0.1), **options).status == "finished"
-    with pytest.raises(RuntimeError, match="the agents 0 to 0 has died 4 times in one call"):
+    with pytest.raises(ClusterError, match="the agents 0 to 0 has died 4 times in one call"):
         run(problem(deaths=9), FedAvg(0.1), **options)
     assert len(file.read_text()) == len(started) == MAX_RESTARTS + 1
 
@@ -257,6 +282,124 @@ def test_a_killed_driver_resumes_to_the_same_bits(address, tmp_path):
     files = Checkpointing(tmp_path / "run", every=2, resume=True)
     resumed = run(problem, SPLIT, **OPTIONS, checkpoint=files, backend=Ray(address, 3))
     assert_same_bits(resumed, run(problem, SPLIT, **OPTIONS))
+
+
+@pytest.mark.parametrize("is_first_on_ray", [True, False])
+@pytest.mark.federation
+def test_a_run_resumes_with_and_without_a_cluster(is_first_on_ray, address, tmp_path):
+    problem, files = problem_of(tmp_path), Checkpointing(tmp_path / "run", every=1, resume=True)
+    backends = [None, Ray(address, 2)]
+    for rounds, on_ray in ((5, is_first_on_ray), (OPTIONS["rounds"], not is_first_on_ray)):
+        options = {**OPTIONS, "rounds": rounds, "backend": backends[on_ray]}
+        result = run(problem, SPLIT, **options, checkpoint=files)
+    assert_same_bits(result, run(problem, SPLIT, **OPTIONS))
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("method", "output"),
+    [
+        ("metrics", "last"),
+        ("models", "last"),
+        ("average_models", "average"),
+        ("averaged_models", "average"),
+        ("back_up", "random"),
+        ("restore", "random"),
+    ],
+)
+def test_an_actor_killed_in_a_call_changes_no_bit(
+    method, output, when, address, tmp_path, monkeypatch
+):
+    problem, options = problem_of(tmp_path), {**OPTIONS, "output": output}
+    one = run(problem, SPLIT, **options)
+    monkeypatch.setattr(ray_ranges, "RangeActor", TrappedCalls)
+
+    def set_trap(evaluation):
+        if evaluation.record.round == 4:
+            (tmp_path / CALL).write_text(f"{method} {when}")
+
+    if output == "random":  # whose iterate may be in the first rounds
+        (tmp_path / CALL).write_text(f"{method} {when}")
+    else:
+        options["callbacks"] = [set_trap]
+    result = run(problem, SPLIT, **options, backend=Ray(address, 2, snapshot_every=3))
+    assert (tmp_path / SPRUNG).exists()
+    assert_same_bits(result, one)
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("has_copies", [True, False])
+def test_the_driver_has_a_copy_where_no_other_actor_could(
+    has_copies, cluster, address, tmp_path, monkeypatch
+):
+    def start_elsewhere(self, settings):
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        other = next(node for node in nodes if node != cluster.head)
+        strategy = NodeAffinitySchedulingStrategy(other, soft=True)
+        return self._actor_class.options(scheduling_strategy=strategy).remote(settings)
+
+    monkeypatch.setattr(RayRanges, "_start_actor", start_elsewhere)
+    if not has_copies:
+        monkeypatch.setattr(RayRanges, "_copied", lambda self, saved: list(saved))
+    problem = problem_of(tmp_path, 12, 200_000, 3)
+    options = {
+        **OPTIONS,
+        "backend": Ray(address, 1, snapshot_every=3),
+        "callbacks": set_trap(tmp_path, f"node {cluster.head}", at=8),
+    }
+    try:
+        if has_copies:
+            result = run(problem, SPLIT, **options)
+            assert_same_bits(result, run(problem, SPLIT, **OPTIONS))
+        else:
+            with pytest.raises(ClusterError, match=r"private state of the agents 0 to 11 is lost"):
+                run(problem, SPLIT, **options)
+        assert (tmp_path / SPRUNG).exists()
+    finally:
+        cluster.replace_node()
+
+
+def private_agents():
+    def make(i):
+        rng = np.random.default_rng(i)
+        loss = SoftmaxRegression(rng.normal(size=(8, 3)), rng.integers(3, size=8), classes=3)
+        budget = Privacy(3.0, 1e-5, feature_norm=3.0) if i % 2 else None
+        return Agent(loss, L1Ball(1.0 + i % 4), privacy=budget)
+
+    return [make(i) for i in range(37)]
+
+
+def torch_agents():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+
+    def make(i):
+        rng = np.random.default_rng(i)
+        data = rng.normal(size=(9, 4)).astype(np.float32), rng.integers(3, size=9)
+        loss = TorchLoss(net, data, torch.nn.CrossEntropyLoss())
+        return Agent(loss, L2Ball(5.0), personalization=i % 3 / 2)
+
+    return [make(i) for i in range(20)]
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (private_agents, "PFedHN"),
+        (private_agents, "PCFedSplit"),
+        (torch_agents, "FedProx"),
+        (lambda: [make_agent(i) for i in range(40)], "ProxAL"),
+    ],
+    ids=["PFedHN, budgets", "PCFedSplit, budgets", "torch", "ProxAL"],
+)
+def test_methods_and_agents_of_all_kinds_have_the_bits_of_one_process(make, name, address):
+    problem = Problem(make())
+    options = {"rounds": 4, "local_steps": [1 + i % 3 for i in range(problem.m)], "batch": 3}
+    one = run(problem, ALGORITHMS[name], **options)
+    assert_same_bits(run(problem, ALGORITHMS[name], **options, backend=Ray(address, 3)), one)
 
 
 @pytest.mark.federation
@@ -295,6 +438,96 @@ def test_an_actor_that_is_always_late_is_named_and_keeps_its_snapshots(address, 
             callbacks=[lambda each: each.record.round == 6 and (tmp_path / TRAP).touch()],
         )
     assert (tmp_path / SPRUNG).exists()
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_errors_of_agents_are_raised_after_the_deadline(rounds, address):
+    class Failing(LeastSquares):
+        def gradient(self, x, rows=None, *, out=None):
+            time.sleep(0.5)
+            raise ValueError("agent: no data; copy it.")
+
+    loss = Failing(np.eye(5), np.ones(5))
+    problem = Problem([make_agent(0), Agent(loss, Box(0, 1))])
+
+    def absent(index):  # the second round begins after the answer has arrived
+        time.sleep(index)
+        return []
+
+    options = {"rounds": rounds, "participation": absent, "eval_every": rounds}
+    options["backend"] = Ray(address, 2, deadline=0.2)
+    with pytest.raises(ValueError, match=r"^agent: no data; copy it\.$"):
+        run(problem, FedAvg(0.1), **options)
+
+
+def test_a_run_does_not_wait_for_processors_that_others_use(cluster):
+    connect(cluster.address)
+    try:
+        busy = ray.remote(num_cpus=1)(Event).remote()
+        ray.get(busy.is_set.remote())
+        release = Timer(60, ray.kill, [busy])  # or the test would wait for ever
+        release.start()
+        run(Problem([make_agent(0), make_agent(1)]), FedAvg(0.1), rounds=1, backend=Ray())
+        assert release.is_alive()
+        release.cancel()
+        ray.kill(busy)
+    finally:
+        ray.shutdown()
+
+
+def test_calls_that_are_kept_to_be_repeated_are_bounded(address, tmp_path, monkeypatch):
+    saved, save = [], RayRanges._save_snapshots
+
+    def count(self, accepted):
+        saved.append(self._rounds)
+        save(self, accepted)
+
+    monkeypatch.setattr(RayRanges, "_save_snapshots", count)
+    monkeypatch.setattr(ray_ranges, "SNAPSHOT_FACTOR", 1e9)  # they are never due by time
+    monkeypatch.setattr(ray_ranges, "MAX_CALL_BYTES", 5000)
+    run(problem_of(tmp_path), SPLIT, **OPTIONS, backend=Ray(address, 1))
+    # The first one measures the time. 20 participants and 22 numbers are 1,136 bytes per round.
+    assert saved == [1, 6, 11]
+
+
+def test_errors_of_copies_of_snapshots_are_raised(address, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_ranges, "RangeActor", CarelessActor)
+    options = {**OPTIONS, "backend": Ray(address, 2, snapshot_every=1)}
+    with pytest.raises(ValueError, match=r"^keep: no memory; free some\.$"):
+        run(problem_of(tmp_path), SPLIT, **options)
+
+
+def test_large_messages_are_not_compiled():
+    calls = [RoundCall(None, {"z": np.zeros(10)}, [1, 2], [1, 1])]
+    assert fits(calls, 1000)
+    assert not fits(calls, 2**25)
+    assert not fits([RoundCall(None, {"z": np.zeros(2**22)}, [1, 2], [1, 1])], 1000)
+
+
+def test_blas_libraries_that_agents_load_have_one_thread(monkeypatch):
+    done = []
+
+    class Controller:
+        def limit(self, *, limits, user_api):
+            done.append((limits, user_api))
+            return nullcontext()
+
+    def make(i):
+        done.append("made")
+        return make_agent(i)
+
+    monkeypatch.setattr("threadpoolctl.ThreadpoolController", Controller)
+    values = dict.fromkeys(each.name for each in fields(RangeSettings))
+    values |= {"agents": Problem.lazy(4, make).agents, "first": 0, "m": 4, "workers": 1}
+    values |= {"algorithm": SPLIT, "memory": Memory(), "batch": 1.0}
+    actor = RangeActor(RangeSettings(**values))
+    done.clear()
+    try:
+        actor.call("start", -1, np.zeros(5))
+    finally:
+        _controller.cache_clear()
+    assert done[0] == "made"
+    assert done[-1] == (1, "blas")
 
 
 def test_more_threads_than_a_node_has_processors_are_fine(address, tmp_path):
@@ -339,10 +572,16 @@ def test_an_actor_without_memory_is_replaced():
     own_cluster("memory")
 
 
-def test_lazy_agents_are_made_in_the_actors(address):
-    problem = Problem.lazy(150, make_agent)
-    one = run(problem, SPLIT, **OPTIONS)
-    assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, 2)), one)
+def test_lazy_agents_are_made_in_the_actors(address, tmp_path):
+    def make(i):
+        (tmp_path / f"{i}-{os.getpid()}").touch()
+        return make_agent(i)
+
+    one = run(Problem.lazy(150, make_agent), SPLIT, **OPTIONS)
+    assert_same_bits(run(Problem.lazy(150, make), SPLIT, **OPTIONS, backend=Ray(address, 2)), one)
+    made = [path.name.split("-") for path in tmp_path.iterdir()]
+    assert {i for i, _ in made} == set(map(str, range(150)))
+    assert [i for i, process in made if process == str(os.getpid())] == ["0"]
 
 
 @pytest.mark.federation
@@ -417,10 +656,41 @@ def test_errors_with_their_own_constructor_keep_their_text(address):
         run(Problem.lazy(150, make_agent), FedAvg(0.1), rounds=1, backend=Ray(address, 2))
 
 
+def test_batches_and_algorithms_that_cannot_be_sent_are_named(address):
+    lock, problem = Lock(), Problem([make_agent(0)])
+
+    def with_lock(index):
+        with lock:
+            return 1
+
+    reason = r"must consist of .*, got an error: cannot pickle '_thread.lock' object; move"
+    options = {"rounds": 1, "backend": Ray(address, 1)}
+    with pytest.raises(ValueError, match=f"^run: batch {reason}"):
+        run(problem, SPLIT, batch=with_lock, **options)
+    with pytest.raises(ValueError, match=f"^run: algorithm {reason}"):
+        run(problem, FedAvg(step=with_lock), **options)
+
+
+def test_a_function_that_cannot_be_sent_is_named(address):
+    lock = Lock()
+
+    def with_lock(agent, model):
+        with lock:
+            return model
+
+    def look(evaluation):
+        evaluation.sum_over_agents(with_lock)
+
+    options = {"rounds": 1, "callbacks": [look], "backend": Ray(address, 1)}
+    message = r"^Evaluation.sum_over_agents: function must .* cannot pickle '_thread.lock' object;"
+    with pytest.raises(ValueError, match=message):
+        run(Problem([make_agent(0)]), FedAvg(0.1), **options)
+
+
 def test_agents_that_cannot_be_sent_are_named(address):
     agent = Agent(LeastSquares(np.eye(2), np.ones(2)), Box(0, 1))
     object.__setattr__(agent, "lock", Lock())
-    with pytest.raises(ValueError, match=r"run: agents must be objects that Ray can pickle"):
+    with pytest.raises(ValueError, match=r"^run: agents must consist of objects that Ray"):
         run(Problem([agent]), FedAvg(0.1), rounds=1, backend=Ray(address, 1))
 
 
@@ -449,14 +719,17 @@ def test_agents_that_actors_cannot_read_are_named(address):
             return len, (7,)
 
     problem = Problem([Agent(LeastSquares(np.eye(2), np.ones(2)), Unreadable(0.0, 1.0))])
-    with pytest.raises(ValueError, match=r"run: agents must be objects that Ray can pickle"):
+    with pytest.raises(ValueError, match=r"^run: agents must consist of objects that Ray"):
         run(problem, FedAvg(0.1), rounds=1, backend=Ray(address, 1))
+
+
+ADDRESSES = 7, "", "local", "10.0.0.1", "ray://10.0.0.1:10001", "10.0.0.1:70000"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"address": 7}, "Ray: address must be a text, got 7"),
+        *(({"address": each}, 'Ray: address must be "auto" or HOST:PORT') for each in ADDRESSES),
         ({"actors": 0}, "Ray: actors must be"),
         ({"deadline": -1.0}, "Ray: deadline must be"),
         ({"snapshot_every": 0}, "Ray: snapshot_every must be"),
@@ -466,6 +739,24 @@ def test_agents_that_actors_cannot_read_are_named(address):
 def test_bad_settings_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
         Ray(**given)
+
+
+def test_a_connection_of_the_client_is_refused(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: True)
+    with pytest.raises(ValueError, match=r"Ray: this process must be connected to the cluster it"):
+        ray_connection.connect("auto")
+
+
+def test_a_missing_token_is_named(monkeypatch):
+    def refuse(**options):
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.setattr(ray_connection, "_check_reachable", lambda address: None)
+    monkeypatch.setattr(ray, "init", refuse)
+    message = r"connect to Ray cluster\); if it has a token, set RAY_AUTH_MODE=token and RAY_A"
+    with pytest.raises(ValueError, match=message):
+        ray_connection.connect("127.0.0.1:9")
 
 
 def test_a_missing_cluster_is_named():

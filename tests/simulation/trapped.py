@@ -19,7 +19,7 @@ from pcfed.sets import Box
 from pcfed.simulation.range_actor import RangeActor
 
 M = 40
-TRAP, SPRUNG = "trap", "sprung"
+TRAP, SPRUNG, CALL = "trap", "sprung", "call"
 OPTIONS = {"rounds": 12, "local_steps": 2, "participation": 0.5, "batch": 3, "seed": 5}
 
 
@@ -65,6 +65,30 @@ class TrappedActor(RangeActor):
             trap.unlink()
             os._exit(1)
         return super().snapshot(accepted, path)
+
+
+class TrappedCalls(RangeActor):
+    """An actor that ends before or after a call, if a file beside its agents names the method."""
+
+    def call(self, method, *arguments, **options):
+        trap = self._settings.agents[0].loss.folder / CALL
+        is_named = self._settings.first > 0 and trap.exists()
+        found, when = trap.read_text().split() if is_named else (None, None)
+        if found == method:
+            trap.rename(trap.with_name(SPRUNG))
+            if when == "before":
+                os._exit(1)
+        answer = super().call(method, *arguments, **options)
+        if found == method:
+            os._exit(1)
+        return answer
+
+
+class CarelessActor(RangeActor):
+    """An actor that keeps no snapshots of others."""
+
+    def keep(self, k, snapshot):
+        raise ValueError("keep: no memory; free some.")
 
 
 class Mortal(LeastSquares):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from pcfed.cli import train
+from pcfed.errors import ClusterError
 from pcfed.simulation import Ray
 from tests.training.folders import folder_with
 from tests.training.test_bad_command import run
@@ -47,11 +48,24 @@ def test_the_address_may_be_left_out(arguments, expected, monkeypatch):
     ("arguments", "message"),
     [
         (["--actors", "2"], "--actors must be given with --ray, got 2 without; add --ray."),
+        (
+            ["--ray", "ray://h:10001"],
+            'Ray: address must be "auto" or HOST:PORT, got \'ray://h:10001',
+        ),
     ],
 )
 def test_one_sentence_if_it_cannot_run(arguments, message, files, monkeypatch, capsys):
     assert run(["train.toml", *arguments], monkeypatch) == 2
     assert " ".join(capsys.readouterr().err.split()).startswith(message)
+
+
+def test_one_sentence_if_the_cluster_fails(files, monkeypatch, capsys):
+    def prepare(*arguments, **options):
+        raise ClusterError("Ray: the actor of the agents 0 to 4 has died; give it more memory.")
+
+    monkeypatch.setattr(train, "prepare", prepare)
+    assert run(["train.toml", "--ray"], monkeypatch) == 2
+    assert capsys.readouterr().err.startswith("Ray: the actor of the agents 0 to 4 has died;")
 
 
 @pytest.mark.federation

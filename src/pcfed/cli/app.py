@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pcfed.data import DataError
-from pcfed.errors import install_command, one_line
+from pcfed.errors import ClusterError, install_command, one_line
 from pcfed.extras import MissingExtra
 from pcfed.storage.atomic import FileError
 
@@ -60,7 +60,7 @@ def run_app() -> NoReturn:
             f"run {install_command(extra)}."
         )
         sys.exit(2)
-    except (ValueError, DataError, FileError, ImportError) as error:
+    except (ValueError, DataError, FileError, ImportError, ClusterError) as error:
         print_error(str(error))
         sys.exit(2)
     except MemoryError:

@@ -28,8 +28,8 @@ from pcfed.training.trainer import Trainer, prepare
 THIS_MACHINE = "local"
 """The value of ``--ray`` without an address."""
 
-ADDRESS = re.compile(r"(ray://)?[^/\s]+:\d+")
-"""What follows ``--ray`` if it is an address and not another argument."""
+ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+")
+"""What follows ``--ray`` if it is an address, which may be refused, and not another argument."""
 
 
 class TrainCommand(typer.core.TyperCommand):

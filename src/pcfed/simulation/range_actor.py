@@ -21,7 +21,7 @@ from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall
 from pcfed.simulation.plan import Batch, LocalPlan
 from pcfed.simulation.privacy import RunPrivacy
 from pcfed.simulation.private_state import Memory
-from pcfed.simulation.threads import one_blas_thread
+from pcfed.simulation.threads import limit_blas_threads
 from pcfed.storage.archive import load_arrays, save_arrays
 
 
@@ -77,14 +77,16 @@ class RangeActor:
         self._settings = settings
         self._kept: dict[int, Snapshot] = {}
         self._lock = threading.Lock()  # a compiled graph calls from a thread of its own
-        one_blas_thread().__enter__()
+        limit_blas_threads()
         if settings.torch_threads is not None:
             import_module("torch").set_num_threads(settings.torch_threads)
 
     @cached_property
     def _range(self) -> AgentRange:
         """The range; it is made in the first call, so that the driver receives its errors."""
-        return self._settings.build()
+        made = self._settings.build()
+        limit_blas_threads()  # agents may have loaded further libraries
+        return made
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the range."""

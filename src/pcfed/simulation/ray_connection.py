@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
-from pcfed.errors import one_line
+from pcfed.errors import one_line, short_repr
 
 LOCAL_SETTINGS = {
     "RAY_worker_niceness": "0",  # 15 by default: actors would wait for all other programs
@@ -23,11 +24,30 @@ LOCAL_SETTINGS = {
 }
 """Settings of a cluster that is started for a run."""
 
+ADDRESS = re.compile(r"[^/\s]+:(\d{1,5})")
+"""The address of a cluster: a host and a port."""
+
 HTTP2_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 """An empty frame of settings; its fourth byte is its type."""
 
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 """What a client of a cluster begins with; the cluster answers with settings."""
+
+
+def check_address(address: object) -> None:
+    """Raise a ValueError if this is not the address of a cluster.
+
+    Others that Ray accepts are refused: a cluster at ``"local"`` would have no token, and Ray's
+    client (``"ray://..."``) has no compiled graphs.
+    """
+    if address == "auto":
+        return
+    match = ADDRESS.fullmatch(address) if isinstance(address, str) else None
+    if match is None or not 0 < int(match[1]) < 2**16:
+        raise ValueError(
+            f'Ray: address must be "auto" or HOST:PORT, got {short_repr(address)}; give one such '
+            'as "10.0.0.1:6379", or leave it out to start a cluster on this machine.'
+        )
 
 
 def connect(address: str | None) -> bool:
@@ -37,6 +57,12 @@ def connect(address: str | None) -> bool:
     """
     ray: Any = import_module("ray")
     if ray.is_initialized():
+        if ray.util.client.ray.is_connected():
+            raise ValueError(
+                "Ray: this process must be connected to the cluster itself, got a connection of "
+                'Ray\'s client ("ray://..."); call ray.shutdown(), and run on a machine of the '
+                "cluster."
+            )
         _check_connected(ray.get_runtime_context().gcs_address, address)
         return False
     variables = {
@@ -51,9 +77,11 @@ def connect(address: str | None) -> bool:
     if address is None:
         # Its ports are open to the network, and whoever connects can run code.
         variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    is_reachable = False
     try:
-        if address is not None:
+        if address is not None and address != "auto":
             _check_reachable(address)
+            is_reachable = True
         with _environment(variables), _same_sigterm_handler(), _silent_stderr():
             if address is None:
                 _read_variables()
@@ -61,10 +89,16 @@ def connect(address: str | None) -> bool:
     except (OSError, RuntimeError, ValueError) as error:
         if address is None:
             _read_variables()
+        token = ""
+        if is_reachable:  # Ray does not say what was refused
+            token = (
+                "if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the same before "
+                "Python starts; "
+            )
         raise ValueError(
             f"Ray: address must be that of a running cluster, got {address!r} "
-            f"({one_line(str(error))[:200]}); start one with `ray start --head`, or leave it out "
-            "to use this machine."
+            f"({one_line(str(error))[:200]}); {token}start one with `ray start --head`, or leave "
+            "it out to use this machine."
         ) from None
     return True
 
@@ -100,11 +134,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _check_connected(connected: str, address: str | None) -> None:
-    """Raise a ValueError if this process is connected to another cluster than that at an address.
-
-    Addresses of Ray's client, such as ``ray://host:10001``, are not compared.
-    """
-    if address in (None, "auto") or "/" in str(address):
+    """Raise a ValueError if this process is connected to a cluster at another address."""
+    if address in (None, "auto"):
         return
     if _resolved(str(address)) != _resolved(connected):
         raise ValueError(
@@ -124,9 +155,7 @@ def _resolved(address: str) -> tuple[str, str]:
 
 def _check_reachable(address: str) -> None:
     """Raise an OSError if no cluster listens at an address: Ray would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if not colon or "/" in address or not port.isdecimal():
-        return
+    host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         if os.environ.get("RAY_USE_TLS") == "1":
             return

@@ -76,9 +76,17 @@ def _copied(received: RangeSums) -> RangeSums:
     return replace(received, sums=PartialSums(sums.positions.copy(), vectors), integers=integers)
 
 
-def fits(calls: Sequence[RoundCall]) -> bool:
-    """Return whether the messages of a round are small enough for a graph."""
+def fits(calls: Sequence[RoundCall], answer_bytes: int) -> bool:
+    """Return whether the messages of a round are small enough for a graph.
+
+    Parameters
+    ----------
+    calls : sequence of RoundCall
+        One per range.
+    answer_bytes : int
+        The size of the largest answer to expect.
+    """
     state = sum(vector.nbytes for vector in calls[0].server.values())
     # A position and a number of steps; every actor reads those of all.
     participants = sum(len(call.positions) for call in calls)
-    return state + 16 * participants * len(calls) <= MAX_BYTES
+    return max(state + 16 * participants * len(calls), answer_bytes) <= MAX_BYTES

@@ -23,16 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from pcfed.algorithms import Algorithm, Vectors
+from pcfed.algorithms import Algorithm
 from pcfed.algorithms.grid import Grid
-from pcfed.errors import one_line
+from pcfed.errors import ClusterError, one_line
 from pcfed.extras import require
 from pcfed.problem import Problem
 from pcfed.simulation.agent_range import RangeSums, RoundCall, range_edges
 from pcfed.simulation.plan import Plan
 from pcfed.simulation.private_state import Memory
-from pcfed.simulation.range_actor import Call, RangeActor, RangeSettings
-from pcfed.simulation.ray_connection import connect, disconnect
+from pcfed.simulation.range_actor import Call, RangeActor, RangeSettings, Snapshot
+from pcfed.simulation.ray_connection import check_address, connect, disconnect
 from pcfed.simulation.ray_graph import RoundGraph, fits
 from pcfed.storage.saved import PathLike
 from pcfed.tree_sums import PartialSums
@@ -54,7 +54,10 @@ MAX_INLINE_BYTES = 2**20
 """Larger states of the server are sent through the object store, which takes some exchanges."""
 
 MAX_CALL_BYTES = 2**28
-"""Bytes of the server's states that are kept to repeat rounds."""
+"""Bytes of the server's states and of participants that are kept to repeat rounds."""
+
+PARTICIPANT_BYTES = 48
+"""Bytes of a participant of a round: its position and its number of steps, in lists."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,9 @@ class Ray:
     Parameters
     ----------
     address : str, optional
-        The address of a running cluster, or ``"auto"`` for the one that this machine belongs to; by
-        default a cluster is started on this machine and stopped after the run.
+        The address of a running cluster as ``"HOST:PORT"``, or ``"auto"`` for the one that this
+        machine belongs to; by default a cluster is started on this machine and stopped after the
+        run.
     actors : int, optional
         Number of actors; by default as many as the cluster has processors, divided by the number of
         threads of each (``run(..., workers=1)``). There may be fewer, because ranges consist of
@@ -96,10 +100,8 @@ class Ray:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        if self.address is not None and not isinstance(self.address, str):
-            raise ValueError(
-                f'Ray: address must be a text, got {self.address!r}; give "auto" or leave it out.'
-            )
+        if self.address is not None:
+            check_address(self.address)
         if self.actors is not None:
             count("Ray: actors", self.actors)
         if self.folder is not None:
@@ -142,6 +144,8 @@ class RayRanges:
             is_folder("Ray: folder", backend.folder)
         ray: Any = import_module("ray")
         self._ray, self._backend = ray, backend
+        self._sent = {"batch": plan.batch, "algorithm": algorithm, "agents": problem.agents}
+        """What users give, by its name in messages."""
         self._ranges: list[_RemoteRange] = []
         self._graph: RoundGraph | None = None
         self._folder: Path | None = None
@@ -151,8 +155,12 @@ class RayRanges:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             places = sum(int(resources.get("CPU", 0)) // workers for resources in nodes)
             self.edges = range_edges(problem.m, backend.actors or max(1, places))
-            # More actors are fine, but Ray would wait for processors to become free.
-            self._processors = workers if len(self.edges) - 1 <= places else 0
+            # More actors than processors are fine, and so are processors that others use, but Ray
+            # would wait for them to become free.
+            processors = sum(resources.get("CPU", 0) for resources in nodes)
+            are_free = ray.available_resources().get("CPU", 0) >= processors
+            fit = are_free and len(self.edges) - 1 <= places
+            self._processors = workers if fit else 0
             torch: Any = sys.modules.get("torch")
             self._actor_class = ray.remote(RangeActor)
             for first, stop in pairwise(self.edges):
@@ -182,7 +190,9 @@ class RayRanges:
             self.close()
             raise
         self._rounds = 0
-        self._rounds_since_snapshot = 0
+        self._rounds_since_snapshot, self._kept_bytes = 0, 0
+        self._answer_bytes = 0
+        """Bytes of the largest answer of the last round."""
         self._num_snapshots = 0
         self._last_snapshot, self._snapshot_seconds = time.monotonic(), 0.0
         self._is_backed_up = False
@@ -201,7 +211,7 @@ class RayRanges:
 
     def call(self, method: str, accepted: int, *arguments: Any, **options: Any) -> Iterator[Any]:
         """Call a method of every range that does not change its state."""
-        shared = [self._ray.put(each) for each in arguments]
+        shared = [self._put_argument(each) for each in arguments]
         queries: list[Call] = [
             (method, (each.accepted(accepted), *arguments), options) for each in self._ranges
         ]
@@ -217,7 +227,7 @@ class RayRanges:
         for each, own in zip(self._ranges, arguments, strict=True):
             call: Call = method, (each.accepted(accepted), *own), {}
             if method in ("start", "load"):
-                each.start, each.snapshot, each.calls = call, None, []
+                each.start, each.snapshot, each.copy, each.calls = call, None, None, []
             else:
                 each.calls.append(call)
             answers.append(self._submit(each, call))
@@ -233,23 +243,27 @@ class RayRanges:
 
     def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round: one call for every range."""
-        self._forget_late_answers()
-        if self._is_snapshot_due(calls[0].server):
+        self._read_late_answers()
+        if self._is_snapshot_due():
             start = time.monotonic()
             self._save_snapshots(accepted)
             self._last_snapshot = time.monotonic()
             self._snapshot_seconds = self._last_snapshot - start
         self._rounds_since_snapshot += 1
+        self._kept_bytes += _bytes_to_repeat(calls)
         last = [each.accepted(accepted) for each in self._ranges]
         for each, index, call in zip(self._ranges, last, calls, strict=True):
             if each.late is None:
                 each.calls.append(("run_round", (index, call), {}))
         self._rounds += 1
-        if self._rounds > GRAPH_AFTER and self._backend.deadline is None and fits(calls):
+        sums = None
+        is_long = self._rounds > GRAPH_AFTER and self._backend.deadline is None
+        if is_long and fits(calls, self._answer_bytes):
             sums = self._run_compiled(last, calls)
-            if sums is not None:
-                return sums
-        return self._run_single_calls(last, calls)
+        if sums is None:
+            sums = self._run_single_calls(last, calls)
+        self._answer_bytes = max(each.nbytes for each in sums)
+        return sums
 
     def _run_compiled(
         self, last: Sequence[int], calls: Sequence[RoundCall]
@@ -307,14 +321,24 @@ class RayRanges:
                 stacklevel=2,
             )
 
-    def _forget_late_answers(self) -> None:
+    def _read_late_answers(self) -> None:
         """Let ranges take part again whose late answers have arrived since."""
         late = [each.late for each in self._ranges if each.late is not None]
         if late:
             ready, _ = self._ray.wait(late, num_returns=len(late), timeout=0)
             for each in self._ranges:
                 if each.late in ready:
-                    each.late = None
+                    self._read_late_answer(each)
+
+    def _read_late_answer(self, each: _RemoteRange) -> None:
+        """Forget a late answer, and raise the error of an agent if it is one."""
+        answer, each.late = each.late, None
+        try:
+            self._ray.get(answer)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._losses:  # its next call recovers it
+            pass
 
     # -- failures -----------------------------------------------------------------------------
 
@@ -325,7 +349,27 @@ class RayRanges:
         except self._ray.exceptions.RayError:
             raise
         except Exception as error:  # agents may raise anything when they are pickled
-            raise _unreadable(error) from None
+            raise self._not_picklable(error) from None
+
+    def _not_picklable(self, error: Exception) -> ValueError:
+        """Return the error for agents, an algorithm or batches that can't be sent to actors."""
+        pickled: Any = import_module("ray.cloudpickle")
+        for name, value in self._sent.items():
+            try:
+                pickled.loads(pickled.dumps(value))
+            except Exception as reason:
+                return _not_picklable(f"run: {name}", reason)
+        return _not_picklable("run: agents, algorithm and batch", error)
+
+    def _put_argument(self, value: Any) -> Any:
+        """Send an argument of a call to the object store; those of users are functions."""
+        if callable(value):
+            try:
+                import_module("ray.cloudpickle").dumps(value)
+            except Exception as error:  # the objects that it uses may raise anything
+                where = "Evaluation.sum_over_agents: function"
+                raise _not_picklable(where, error) from None
+        return self._ray.put(value)
 
     def _start_actor(self, settings: Any) -> Any:
         """Start the actor of a range somewhere in the cluster."""
@@ -337,22 +381,25 @@ class RayRanges:
 
         ``query`` is the call that is answered if it is not the last one that changes the state.
         """
+        if each.late is not None:  # an actor answers its calls in order
+            self._read_late_answer(each)
         for restarts in range(MAX_RESTARTS + 1):
             try:
                 return self._ray.get(answer)
             except self._ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, self._ray.exceptions.ObjectLostError):
-                    raise RuntimeError(
+                    raise ClusterError(
                         f"Ray: the private state of {each.name} is lost, with all machines that "
                         "had a copy; resume from a checkpoint, and give Ray(folder=...) to keep it "
                         "in files."
                     ) from None
                 raise error.cause from None
             except self._losses as error:
-                _check_start(error)
+                if getattr(error, "actor_init_failed", False):  # it could not read its agents
+                    raise self._not_picklable(error) from None
                 if restarts < MAX_RESTARTS:
                     answer = self._recover(each, query)
-        raise RuntimeError(
+        raise ClusterError(
             f"Ray: the actor of {each.name} has died {MAX_RESTARTS + 1} times in one call; give "
             "its machine more memory, or use more actors with fewer agents each."
         )
@@ -375,16 +422,17 @@ class RayRanges:
         calls = each.calls if query is None else [*each.calls, query]
         return each.actor.recover.remote(each.start, each.snapshot, calls)
 
-    def _is_snapshot_due(self, server: Vectors) -> bool:
+    def _is_snapshot_due(self) -> bool:
         """Return whether the next round should begin with a snapshot."""
         rounds, every = self._rounds_since_snapshot, self._backend.snapshot_every
         if rounds == 0 or self._is_backed_up:
             return False
         if every is not None:
             return rounds >= every
-        kept = rounds * sum(vector.nbytes for vector in server.values())
         seconds = time.monotonic() - self._last_snapshot
-        return kept > MAX_CALL_BYTES or seconds > SNAPSHOT_FACTOR * self._snapshot_seconds
+        return (
+            self._kept_bytes > MAX_CALL_BYTES or seconds > SNAPSHOT_FACTOR * self._snapshot_seconds
+        )
 
     def _save_snapshots(self, accepted: int) -> None:
         """Save the state of all ranges, from which new actors then begin."""
@@ -411,23 +459,36 @@ class RayRanges:
             each.snapshot, each.calls = found.snapshot, []
             if self._folder is not None and earlier is not None:
                 Path(self._ray.get(earlier)).unlink()
-        self._rounds_since_snapshot = 0
+        self._rounds_since_snapshot, self._kept_bytes = 0, 0
 
     def _copied(self, saved: Sequence[_Saved]) -> list[_Saved]:
-        """Let snapshots be on two machines, if there are several; return those that are safe."""
-        copies = []
+        """Let snapshots be on two machines, if there are several; return those that are safe.
+
+        Where no other machine has an actor, the one of the driver has a copy: without the driver,
+        nobody needs it.
+        """
+        copies: list[Any] = []
         for k, found in enumerate(saved):
             others = [other.range for other in saved if other.node != found.node]
-            keeper = others[k % len(others)].actor if others else None
-            copies.append((found, keeper and keeper.keep.remote(found.range.first, found.snapshot)))
-        safe = []
-        for found, copy in copies:
+            if others:
+                keeper = others[k % len(others)].actor
+                copies.append(keeper.keep.remote(found.range.first, found.snapshot))
+            else:
+                copies.append(found.snapshot)
+        here, safe = self._ray.get_runtime_context().get_node_id(), []
+        for found, copy in zip(saved, copies, strict=True):
             try:
-                if copy is not None:
+                if copy is not found.snapshot:
                     self._ray.get(copy)
-            except self._ray.exceptions.RayError:  # one of the two machines has died
-                continue
-            safe.append(found)
+                elif found.node != here:
+                    found.range.copy = self._ray.get(copy)
+            except self._ray.exceptions.RayTaskError as error:
+                if not isinstance(error.cause, self._losses):
+                    raise error.cause from None
+            except self._losses:  # one of the two machines has died
+                pass
+            else:
+                safe.append(found)
         return safe
 
 
@@ -443,6 +504,8 @@ class _RemoteRange:
     start: Call
     snapshot: Any = None
     """Where the object store has its last snapshot, after which the calls are repeated."""
+    copy: Snapshot | None = None
+    """The snapshot in the object store of this machine, if no other machine could have a copy."""
     calls: list[Call] = field(default_factory=list)
     """The calls since then that change the state."""
     late: Any = None
@@ -475,18 +538,20 @@ NO_SUMS = RangeSums(PartialSums(np.empty(0, np.intp), {}), {}, 0, (), 0)
 """The sums of agents that are absent."""
 
 
-def _check_start(error: Exception) -> None:
-    """Raise a ValueError if an actor has died because it could not read its agents."""
-    if getattr(error, "actor_init_failed", False):
-        raise _unreadable(error) from None
+def _bytes_to_repeat(calls: Sequence[RoundCall]) -> int:
+    """Return about how many bytes are kept to repeat a round."""
+    participants = sum(len(call.positions) for call in calls)
+    server = sum(vector.nbytes for vector in calls[0].server.values())
+    return server + PARTICIPANT_BYTES * participants
 
 
-def _unreadable(error: Exception) -> ValueError:
-    """Return the error for agents that can't be sent to actors."""
+def _not_picklable(what: str, error: Exception) -> ValueError:
+    """Return the error for objects of users that can't be sent to actors."""
+    lines = str(error).strip().splitlines()
+    reason = one_line(lines[-1], 160) if lines else type(error).__name__  # Ray adds a traceback
     return ValueError(
-        "run: agents must be objects that Ray can pickle, of modules that actors can import, "
-        f"got an error: {one_line(str(error))[-300:]}; move make_agent and what it uses into a "
-        "module."
+        f"{what} must consist of objects that Ray can pickle, of modules that actors can import, "
+        f"got an error: {reason}; move what cannot be pickled into a module, which actors import."
     )
 
 

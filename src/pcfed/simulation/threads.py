@@ -46,6 +46,12 @@ def one_blas_thread() -> AbstractContextManager[object]:
     return nullcontext() if controller is None else controller.limit(limits=1, user_api="blas")
 
 
+def limit_blas_threads() -> None:
+    """Give all BLAS libraries that are loaded by now one thread, for the rest of the process."""
+    _controller.cache_clear()
+    one_blas_thread().__enter__()
+
+
 @cache
 def _controller() -> Any:
     """Return the controller of the BLAS libraries that are loaded."""
