@@ -25,6 +25,7 @@ def test_example_runs(script, tmp_path):
     rows = [line for line in done.stdout.splitlines() if sum(c.isdigit() for c in line) >= 6]
     assert len(rows) >= 3, done.stdout
     assert "nan" not in done.stdout
+    assert not any(row.split()[-1] == "no" for row in rows), done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"] * draws
     if draws:
         picture = (tmp_path / "picture.png").read_bytes()
