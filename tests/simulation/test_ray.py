@@ -335,7 +335,7 @@ def test_the_driver_has_a_copy_where_no_other_actor_could(
 ):
     def start_elsewhere(self, settings):
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        other = next(node for node in nodes if node != cluster.head)
+        other = next((node for node in nodes if node != cluster.head), cluster.head)
         strategy = NodeAffinitySchedulingStrategy(other, soft=True)
         return self._actor_class.options(scheduling_strategy=strategy).remote(settings)
 
