@@ -40,7 +40,8 @@ from benchmarks.peers.workload import SHAPE, STEP, WORKLOADS, Workload, load
 from pcfed import Agent, FedAvg, Memory, Problem, Ray
 from pcfed.losses import SoftmaxRegression
 from pcfed.sets import WholeSpace
-from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall, range_edges
+from pcfed.simulation.agent_range import AgentRange, range_edges
+from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.plan import Plan
 from pcfed.simulation.range_actor import RangeActor, RangeSettings

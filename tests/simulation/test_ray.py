@@ -33,7 +33,7 @@ from pcfed.errors import ClusterError
 from pcfed.losses import LeastSquares, SoftmaxRegression, TorchLoss
 from pcfed.sets import Box, L1Ball, L2Ball
 from pcfed.simulation import ray_connection, ray_ranges
-from pcfed.simulation.agent_range import RoundCall
+from pcfed.simulation.aggregation import RoundCall
 from pcfed.simulation.range_actor import RangeActor, RangeSettings
 from pcfed.simulation.ray_graph import RoundGraph, fits
 from pcfed.simulation.ray_ranges import MAX_RESTARTS, RayRanges

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pcfed.algorithms import STATISTICS, Algorithm, RoundInfo, Update, Vectors
-from pcfed.algorithms.grid import Grid, Integers, OutsideGrid, add_integers, encode_all
+from pcfed.algorithms import STATISTICS, Algorithm, Update, Vectors
+from pcfed.algorithms.grid import Grid, OutsideGrid, encode_all
 from pcfed.arrays import Float64Array, Workspace, large_empty
 from pcfed.losses.stack import Stack
 from pcfed.problem import Agent
 from pcfed.sets import ProjectionError, SetRows
-from pcfed.simulation.plan import MAX_GROUP_AGENTS, MAX_GROUP_ENTRIES, LocalPlan, windows_of
+from pcfed.simulation.aggregation import Aggregation, RangeSums, RoundCall
+from pcfed.simulation.plan import MAX_GROUP_ENTRIES, LocalPlan, windows_of
 from pcfed.simulation.private_state import IN_MEMORY, Memory, PrivateState
 from pcfed.simulation.result import Refusal
 from pcfed.tree_sums import PartialSums, TreeSums
@@ -44,117 +44,6 @@ MAX_MADE_AGENTS = 1024
 
 MAX_KEPT_MODELS = 2**24
 """Numbers of models that are kept between two calls of one evaluation."""
-
-
-@dataclass(frozen=True, eq=False)
-class RoundCall:
-    """What the agents of a range do in a round.
-
-    Attributes
-    ----------
-    info : RoundInfo
-        The public information on the round.
-    server : Vectors
-        The server's state, as it is broadcast.
-    positions, steps : sequence of int
-        The participants of the range, in order, and their numbers of local steps.
-    """
-
-    info: RoundInfo
-    server: Vectors
-    positions: Sequence[int]
-    steps: Sequence[int]
-
-
-@dataclass(frozen=True, eq=False)
-class RangeSums:
-    """What a range returns after a round.
-
-    Attributes
-    ----------
-    sums : PartialSums
-        The sums of the accepted updates; empty on a grid.
-    integers : mapping of str to Array
-        The sums on a grid.
-    num_accepted : int
-        Number of agents in the sums.
-    refusals : tuple of Refusal
-        Updates that were not accepted.
-    bytes_up : int
-        Sent by all agents of the range together.
-    """
-
-    sums: PartialSums
-    integers: Mapping[str, Integers]
-    num_accepted: int
-    refusals: tuple[Refusal, ...]
-    bytes_up: int
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the sums."""
-        arrays = (*self.sums.vectors.values(), *self.integers.values())
-        return sum(array.nbytes for array in arrays)
-
-
-@dataclass(eq=False)
-class _Aggregation:
-    """The updates of a round while they arrive, until they are committed."""
-
-    call: RoundCall
-    grid: Grid | None
-    workspace: Workspace
-    sums: TreeSums
-    integers: dict[str, Integers] = field(default_factory=dict)
-    """The sums on a grid."""
-    accepted: list[tuple[list[int], Vectors]] = field(default_factory=list)
-    """Groups, and what their agents need to commit."""
-    refusals: list[Refusal] = field(default_factory=list)
-    bytes_up: int = 0
-    waiting: list[tuple[list[int], Update]] = field(default_factory=list)
-    """Updates of a window whose groups are not in the order of their positions."""
-
-    def add(self, group: list[int], update: Update, *, in_order: bool) -> None:
-        """Add the update of a group to the sums, or keep it for `end_window`."""
-        self.accepted.append((group, update.pending))
-        if self.grid is not None:
-            encoded = encode_all(self.grid, update.sent)
-            self.bytes_up += sum(rows.nbytes for rows in encoded.values())
-            add_integers(self.integers, encoded)
-            return
-        self.bytes_up += sum(rows.nbytes for rows in update.sent.values())
-        if in_order:
-            self.sums.add(group, update.sent)
-            self._release(update)
-        else:
-            self.waiting.append((group, update))
-
-    def end_window(self) -> None:
-        """Add the updates that wait, in the order of their positions."""
-        waiting, self.waiting = self.waiting, []
-        places = sorted((i, k, row) for k, (g, _) in enumerate(waiting) for row, i in enumerate(g))
-        for first in range(0, len(places), MAX_GROUP_AGENTS):
-            part = places[first : first + MAX_GROUP_AGENTS]
-            sent: dict[str, Float64Array] = {}
-            for name, some in waiting[0][1].sent.items():
-                sent[name] = np.empty((len(part), some.shape[1]))
-                for to, (_, k, row) in zip(sent[name], part, strict=True):
-                    to[...] = waiting[k][1].sent[name][row]
-            self.sums.add([i for i, _, _ in part], sent)
-        for _, update in waiting:
-            self._release(update)
-
-    def _release(self, update: Update) -> None:
-        """Return the memory of what is not needed to commit."""
-        for name, rows in update.sent.items():
-            if name not in update.pending:
-                self.workspace.release(rows)
-
-    def result(self) -> RangeSums:
-        """Return what the driver receives."""
-        number = sum(len(group) for group, _ in self.accepted)
-        found = (number, tuple(self.refusals), self.bytes_up)
-        return RangeSums(self.sums.partial_sums(), self.integers, *found)
 
 
 class AgentRange:
@@ -204,7 +93,7 @@ class AgentRange:
         self._memory = memory
         self._private = PrivateState({}, 0)
         self._backup: PrivateState | None = None
-        self._pending: _Aggregation | None = None
+        self._pending: Aggregation | None = None
         self._models: tuple[int, Float64Array] | None = None
         self._averaged: Float64Array | None = None
 
@@ -290,7 +179,7 @@ class AgentRange:
         self._workspace.start_round()
         self._models = None
         sums = TreeSums(*self._sums_range)
-        self._pending = done = _Aggregation(call, self.grid, self._workspace, sums)
+        self._pending = done = Aggregation(call, self.grid, self._workspace, sums)
         steps = dict(zip(call.positions, call.steps, strict=True))
 
         def local(group: list[int]) -> _GroupUpdates:

@@ -20,7 +20,8 @@ from pcfed.algorithms import Algorithm, RoundInfo, Sums, Vectors
 from pcfed.algorithms.grid import Grid, Integers, add_integers
 from pcfed.arrays import Array, Float64Array, large_empty
 from pcfed.problem import Problem
-from pcfed.simulation.agent_range import MAX_PART, RangeSums, RoundCall, Summand
+from pcfed.simulation.agent_range import MAX_PART, Summand
+from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.plan import Plan
 from pcfed.simulation.ranges import Ranges
 from pcfed.simulation.result import Metrics, Record, Refusal, State

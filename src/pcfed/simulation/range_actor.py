@@ -17,7 +17,8 @@ from pcfed.algorithms import Algorithm, Vectors
 from pcfed.algorithms.grid import Grid
 from pcfed.problem import Agent
 from pcfed.sampling import Sampling
-from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall
+from pcfed.simulation.agent_range import AgentRange
+from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.plan import Batch, LocalPlan
 from pcfed.simulation.privacy import RunPrivacy
 from pcfed.simulation.private_state import Memory

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from pcfed.simulation.agent_range import AgentRange, RangeSums, RoundCall
+from pcfed.simulation.agent_range import AgentRange
+from pcfed.simulation.aggregation import RangeSums, RoundCall
 
 
 class Ranges(Protocol):

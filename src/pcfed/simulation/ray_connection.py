@@ -92,8 +92,8 @@ def connect(address: str | None) -> bool:
         token = ""
         if is_reachable:  # Ray does not say what was refused
             token = (
-                "if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the same before "
-                "Python starts; "
+                "if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to it before Python "
+                "starts; "
             )
         raise ValueError(
             f"Ray: address must be that of a running cluster, got {address!r} "

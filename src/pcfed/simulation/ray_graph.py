@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from pcfed.simulation.agent_range import RangeSums, RoundCall
+from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.tree_sums import PartialSums
 
 MAX_BYTES = 2**24

@@ -28,7 +28,8 @@ from pcfed.algorithms.grid import Grid
 from pcfed.errors import ClusterError, one_line
 from pcfed.extras import require
 from pcfed.problem import Problem
-from pcfed.simulation.agent_range import RangeSums, RoundCall, range_edges
+from pcfed.simulation.agent_range import range_edges
+from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.plan import Plan
 from pcfed.simulation.private_state import Memory
 from pcfed.simulation.range_actor import Call, RangeActor, RangeSettings, Snapshot
