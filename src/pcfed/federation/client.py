@@ -198,7 +198,7 @@ class Client:
             self._check_secure(state, message)
             state = self._follow_rollbacks(algorithm, state, message)
             state = self._settle_pending(algorithm, state, message)
-            if state.secure and message.kind not in BEFORE_TRAINING:
+            if state.secure and message.kind not in (*BEFORE_TRAINING, "finish"):
                 own = _own_digest(self.agent, self._batches)
                 self._secure_agent().check_own(message, own)
             if message.kind == "train":
@@ -329,8 +329,15 @@ class Client:
         last = state.reported
         if state.secure and last is not None and last[:2] == (state.rollbacks, state.accepted):
             return state
-        model = self._own_model(algorithm, message.vectors, state)
-        metrics = local_metrics(self.agent, model, self._report)
+        try:
+            model = self._own_model(algorithm, message.vectors, state)
+            metrics = local_metrics(self.agent, model, self._report)
+        except Exception as error:
+            if not state.secure:
+                raise
+            # A refusal would tell something at vectors that the server has chosen.
+            self._log(f"its metrics are not reported: {one_line(str(error))}")
+            metrics = {}
         return replace(state, reported=Reported(state.rollbacks, state.accepted, metrics))
 
     def _answer_of_sum(self, message: Message) -> dict[str, Scalar]:
@@ -395,15 +402,12 @@ class Client:
         except ProtocolError:  # it is about the message alone
             raise
         except Exception as error:  # it depends on what is private
-            self._log_withheld(f"part of {kind}", error)
+            self._log(f"zeros take the place of its part of {kind}: {one_line(str(error))}")
             return grid.encode_wide(kind, np.zeros(size)), True
 
-    def _log_withheld(self, what: str, reason: object) -> None:
-        """Tell the owner why zeros were sent."""
-        logging.getLogger("pcfed").warning(
-            "%s: its %s is not sent, and zeros take its place: %s",
-            *(self.name, what, one_line(str(reason))),
-        )
+    def _log(self, text: str) -> None:
+        """Write a warning to the owner's log."""
+        logging.getLogger("pcfed").warning("%s: %s", self.name, text)
 
     def _check_secure(self, state: ClientState, message: Message) -> None:
         """Raise if the agent can't or may not answer a message with or without a secure sum."""
@@ -591,7 +595,10 @@ class Client:
         except Exception as error:
             if not state.secure:
                 raise
-            self._log_withheld(f"update of round {round_info.index}", error)
+            index = round_info.index
+            self._log(
+                f"zeros take the place of its update of round {index}: {one_line(str(error))}"
+            )
             update, withheld = _zero_update(algorithm, received, round_info.m), True
         pending = PendingUpdate(
             *(round_info, update.pending, update.sent, received), terms, withheld
