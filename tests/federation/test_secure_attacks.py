@@ -258,6 +258,20 @@ def test_metrics_are_reported_once_for_every_accepted_update(tmp_path):
         )
 
 
+def test_metrics_that_can_not_be_computed_are_left_out(tmp_path, monkeypatch, caplog):
+    """Whether they can be, at vectors that a server chooses, says something about the data."""
+
+    def fail(*arguments):
+        raise ValueError("a projection failed")
+
+    with attacked(tmp_path, ALGORITHMS["PCFedAvg"], 3, report=("loss",)) as server:
+        monkeypatch.setattr("pcfed.federation.client.local_metrics", fail)
+        reply = server.ask(VICTIM, "train", participants=server.announced("shared"))
+        assert reply.kind == "train"
+        assert "metric_loss" not in reply.metadata
+        assert "its metrics are not reported: a projection failed" in caplog.text
+
+
 def test_what_an_owner_changes_is_not_in_a_difference_of_sums(tmp_path):
     """The limit is changed, an empty update counts, and the same question is asked again."""
     with attacked(tmp_path, ALGORITHMS["PCFedAvg"], 3) as server:
