@@ -145,7 +145,8 @@ def rows_of_users(labels: NDArray[Any]) -> list[tuple[NDArray[np.intp], NDArray[
     images. All agents but the first one of a digit miss its very first image, but their labels are
     counted as if they had it: their first image of the second digit has the label of the first.
     """
-    rng, shuffler = np.random.RandomState(1), random.Random(1)
+    # Their split is a shuffle by Python's generator.
+    rng, shuffler = np.random.RandomState(1), random.Random(1)  # nosec B311
     of_digit = [np.flatnonzero(labels == digit) for digit in range(10)]
     numbers = np.empty((4, 10), np.intp)
     for digit, all_rows in enumerate(of_digit):

@@ -89,16 +89,15 @@ def connect(address: str | None) -> bool:
     except (OSError, RuntimeError, ValueError) as error:
         if address is None:
             _read_variables()
-        token = ""
+        advice = "start one with `ray start --head`, or leave it out to use this machine"
         if is_reachable:  # Ray does not say what was refused
-            token = (
+            advice = (
                 "if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to it before Python "
-                "starts; "
+                f"starts; {advice}"
             )
         raise ValueError(
             f"Ray: address must be that of a running cluster, got {address!r} "
-            f"({one_line(str(error))[:200]}); {token}start one with `ray start --head`, or leave "
-            "it out to use this machine."
+            f"({one_line(str(error))[:200]}); {advice}."
         ) from None
     return True
 
