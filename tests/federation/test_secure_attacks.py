@@ -231,7 +231,7 @@ def test_numbers_of_certificates_outside_the_grid_are_withheld(size, withheld, t
         options["next_place"] = str(server.server._place)
         reply = server.ask(VICTIM, "gap_term", vectors, **options)
         assert reply.kind == "gap_term"
-        assert ("zeros take the place of its part of gap_term" in caplog.text) == withheld
+        assert ("random numbers take the place of its part of gap_term" in caplog.text) == withheld
 
 
 def test_the_server_hears_how_many_agents_could_not_answer(tmp_path):
@@ -240,8 +240,29 @@ def test_the_server_hears_how_many_agents_could_not_answer(tmp_path):
         center[0] = 1e300  # the losses there are not finite
         vectors = {**server.server.state.vectors, "C": center}
         server.server.state = replace(server.server.state, vectors=vectors)
-        with pytest.raises(MissingAgents, match="3 of them could not compute their part"):
+        with pytest.raises(MissingAgents, match="3 of 3 agents could not compute their part"):
             server.server.certificate()
+
+
+def test_the_end_of_a_training_binds_its_settings_too(tmp_path):
+    """With another algorithm, the agent would start in another state, and never have an answer."""
+    with attacked(tmp_path, ALGORITHMS["PCFedAvg"], 3) as server:
+        other = {"algorithm": "FedAvg", "parameters": json.dumps({"penalty": 0.0})}
+        assert server.models()[1]
+        assert server.ask(VICTIM, "finish", **other).kind == "error"
+        assert "changed the setting algorithm" in server.reasons[-1][1]
+        assert server.ask(VICTIM, "finish").kind == "finish"
+
+
+@pytest.mark.parametrize("kind", ["U32", "complex128", "float32", "matrix"])
+def test_vectors_of_other_types_are_refused(kind, tmp_path):
+    """The same numbers as text have the same hash, and only this agent could not answer."""
+    with attacked(tmp_path, ALGORITHMS["PCFedAvg"], 3) as server:
+        C = server.server.state.vectors["C"]
+        C = C[None] if kind == "matrix" else C.astype(kind)
+        options = {"participants": server.announced("shared")}
+        assert server.ask(VICTIM, "train", {"C": C}, **options).kind == "error"
+        assert "must be one-dimensional and in float64" in server.reasons[-1][1]
 
 
 def test_metrics_are_reported_once_for_every_accepted_update(tmp_path):

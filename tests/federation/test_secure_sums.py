@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pcfed import PCFedSplit, Problem, RefusalPolicy, run
+from pcfed import PCFedSplit, Problem, run
 from pcfed.federation import Message, Server
 from pcfed.federation.client_state import ClientState
 from pcfed.federation.identity import Identity
@@ -17,6 +17,7 @@ from pcfed.federation.paths import OPEN_SUM
 from pcfed.federation.protocol import ProtocolError
 from pcfed.federation.rollback import roll_back
 from pcfed.federation.secure_agent import SecureAgent
+from pcfed.federation.secure_sums import SecureSums
 from pcfed.federation.server import Diverged, MissingAgents
 from tests.federation.in_process import (
     NAMES,
@@ -392,29 +393,41 @@ def test_useless_keys_exclude_their_agent_and_nobody_else(what, key, tmp_path):
         assert reason == f"{expected} not valid"
 
 
-def test_updates_above_the_limit_are_those_that_the_simulator_refuses(tmp_path):
-    """They count as zeros, nobody hears whose they are, and the numbers are the simulator's."""
+def test_with_an_update_above_the_limit_the_sum_is_useless(tmp_path, caplog):
+    """Zeros in its place would leave the sum of the others: with small limits, of one agent."""
     algorithm, problem = ALGORITHMS["FedAvg"], classifiers(4)
     with federation(tmp_path / "plain", algorithm, 1, problem=problem) as (_, _, server):
         server.run()
         sent = [reply.vectors["delta"] for reply in server.transport.replies]
     norms = sorted(map(np.linalg.norm, sent))
-    limit = (norms[-1] + norms[-2]) / 2  # the longest update of the first round is above it
-    options = {"problem": problem, "secure": True, "norm_limit": limit}
-    notes = []
-    with federation(tmp_path / "secure", algorithm, 3, **options) as (_, clients, server):
-        server.on_status = lambda **changes: notes.append(changes.get("note", ""))
-        server.run()
-        server.finish()
-        assert set(server.audit().values()) == {0.0}
-        assert all(len(entry["accepted"]) == 4 for entry in history(server))
-        found = models(clients, server)
-    assert any("1 of 4 agents have sent zeros" in note for note in notes)
-    refusals = RefusalPolicy(max_refusals=99, norm_limit=limit)
-    more = {"rounds": 3, "batch": 0.3, "grid": GRID, **OPTIONS}
-    result = run(problem, algorithm, refusals=refusals, **more)
-    assert result.refusals
-    np.testing.assert_array_equal(found, result.models)
+    sums = []
+    for place, limit in enumerate([*norms[:3], 2 * norms[3]]):
+        options = {"problem": problem, "secure": True, "norm_limit": 1.0001 * limit}
+        with federation(tmp_path / f"secure {place}", algorithm, 1, **options) as (_, _, server):
+            opened = SecureSums.sum_updates
+
+            def keep(self, *arguments, opened=opened):
+                found = opened(self, *arguments)
+                sums.append(found.total)
+                return found
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(SecureSums, "sum_updates", keep)
+                if place == 3:
+                    server.run()
+                    assert server.state.round == 1
+                    continue
+                above = rf"round 0: {3 - place} of 4 agents have updates that are too long"
+                with pytest.raises(Diverged, match=above):
+                    server.run()
+            assert server.state.round == 0
+    assert "random numbers take the place of its update of round 0" in caplog.text
+    *useless, right = sums
+    assert [int(total[-1]) for total in sums] == [3, 2, 1, 0]
+    assert np.abs(right[:-1].view(np.int64)).max() < 2**40
+    # The top bits of useless sums are those of uniform numbers.
+    tops = np.concatenate([total[:-1] for total in useless]) >> np.uint64(62)
+    assert np.bincount(tops.astype(int), minlength=4).min() > len(tops) / 8
 
 
 # -- owners ---------------------------------------------------------------------------------------
@@ -450,23 +463,28 @@ def test_an_owner_can_refuse_trainings_without_a_secure_sum(tmp_path):
         assert server.state.round == 1
 
 
-def test_a_training_in_which_all_updates_are_too_long_ends(tmp_path, caplog):
-    options = {"secure": True, "norm_limit": 1e-9, "attempts": 1, "transport": Recording}
-    with federation(tmp_path, ALGORITHMS["FedAvg"], 2, **options) as (_, _, server):
-        start = server.state.vectors
-        with pytest.raises(Diverged, match=r"Raise rounds\.norm_limit if it is too small"):
-            server.run()
-        # The round is over, because its sum was opened, and has changed nothing.
+def test_a_training_whose_limit_was_too_small_goes_back(tmp_path):
+    """The owners consent, and the limit is raised."""
+    owner = {"rollbacks": 1}
+    options = {"secure": True, "keep_every": 1, "attempts": 1, "owner": owner}
+    algorithm = ALGORITHMS["PCFedSplit"]
+    with federation(tmp_path, algorithm, 3, **options) as (problem, clients, server):
+        server.run_round()
+        config = server.config
+        server.config = replace(config, norm_limit=1e-9)
+        for _ in range(2):
+            with pytest.raises(Diverged, match=r"Raise rounds\.norm_limit if it is too small"):
+                server.run()
         assert server.state.round == 1
-        for name, vector in start.items():
-            np.testing.assert_array_equal(server.state.vectors[name], vector)
-        assert "above the limit 1e-09 of the training" in caplog.text
-        server.config = replace(server.config, norm_limit=1e9)
-        server.run()
-        server.finish()
-        assert server.state.round == 2
-        assert set(server.audit().values()) == {0.0}
-        assert not [each for each in server.transport.replies if each.kind == "error"]
+        server.__exit__(None, None, None)
+        roll_back(server.folder, 0)
+        again = Server(config, FaultyTransport(clients), server.folder)
+        again.run()
+        again.finish()
+        assert set(again.audit().values()) == {0.0}
+        expected = run(problem, algorithm, rounds=3, batch=0.3, grid=GRID, **OPTIONS).models
+        np.testing.assert_array_equal(models(clients, again), expected)
+        again.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("consents", [False, True])

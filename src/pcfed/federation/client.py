@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pcfed.algorithms import STATISTICS, Algorithm, LocalContext, RunInfo, Update
 from pcfed.algorithms.grid import Grid, Integers, add_integers, encode_all, joined_integers
 from pcfed.arrays import Array, Float64Array
-from pcfed.errors import one_line
+from pcfed.errors import one_line, short_repr
 from pcfed.federation.agent_report import AgentEnd, AgentFiles, local_metrics, save_results
 from pcfed.federation.client_state import Audit, ClientState, PendingUpdate, Reported
 from pcfed.federation.norm_limits import vector_norm
@@ -64,6 +64,7 @@ from pcfed.privacy import (
     delta_warning,
     loss_digest,
     noise_warning,
+    records_digest,
     relative_noise,
 )
 from pcfed.problem import Agent, MissingFeatureNorm, Problem
@@ -190,6 +191,9 @@ class Client:
         # Flower may start a second process for this agent while the first still runs.
         with exclusive_lock(self.folder / LOCK):
             self._check_privacy(message)
+            if is_secure(message.metadata) and message.kind not in SUM_KINDS:
+                _check_vectors(message)
+                self._secure_agent().check_terms(message)
             if message.kind not in SUM_KINDS:
                 _ = self.agent  # rows that can't be read are found before anything changes
             state = self._load_state(algorithm, message)
@@ -362,8 +366,9 @@ class Client:
     ) -> tuple[dict[str, Integers], dict[str, Scalar]]:
         """Return the vectors and more metadata of a reply that goes into a secure sum.
 
-        The last integer is 1 if the agent sends zeros because it could not answer. To refuse an
-        answer that is too large, say, would tell the server how large it is, and whose.
+        The last integer is 1 if the agent could not answer, and random integers are before it. To
+        refuse an answer that is too large, say, would tell the server how large it is, and whose;
+        and without it the sum would be that of the others, who may be few.
         """
         kind, secure, grid = message.kind, self._secure_agent(), _grid(message.metadata)
         if kind == "train" and state.pending is not None:
@@ -373,6 +378,8 @@ class Client:
         else:
             integers, withheld = self._summand(algorithm, state, message, grid)
             history = state.history
+        if withheld:
+            integers = secure.random_integers(message, integers.size)
         masked, more = secure.mask(message, np.append(integers, np.uint64(withheld)), history)
         return {MASKED: masked}, more
 
@@ -402,7 +409,9 @@ class Client:
         except ProtocolError:  # it is about the message alone
             raise
         except Exception as error:  # it depends on what is private
-            self._log(f"zeros take the place of its part of {kind}: {one_line(str(error))}")
+            self._log(
+                f"random numbers take the place of its part of {kind}: {one_line(str(error))}"
+            )
             return grid.encode_wide(kind, np.zeros(size)), True
 
     def _log(self, text: str) -> None:
@@ -520,7 +529,9 @@ class Client:
         totals, history = dict(state.totals), state.history
         if state.secure:
             history = self._secure_agent().commit(message, history)
-            add_integers(totals, encode_all(_grid(pending.terms), pending.sent))
+            # Updates of earlier versions do not have their terms.
+            grid = _grid({**message.metadata, **pending.terms})
+            add_integers(totals, encode_all(grid, pending.sent))
         keep_state(self.folder, replace(state, pending=None), accepted, message.metadata)
         private = state.private
         if not pending.withheld:
@@ -597,7 +608,8 @@ class Client:
                 raise
             index = round_info.index
             self._log(
-                f"zeros take the place of its update of round {index}: {one_line(str(error))}"
+                f"random numbers take the place of its update of round {index}: "
+                f"{one_line(str(error))}"
             )
             update, withheld = _zero_update(algorithm, received, round_info.m), True
         pending = PendingUpdate(
@@ -648,6 +660,16 @@ def _zero_update(algorithm: Algorithm, server: Mapping[str, Array], m: int) -> U
     return Update(sent, {})
 
 
+def _check_vectors(message: Message) -> None:
+    """Refuse vectors of other types, which could have another meaning and the same hash."""
+    for name, vector in message.vectors.items():
+        if vector.dtype != np.float64 or vector.ndim != 1:
+            raise ProtocolError(
+                f"the vector {short_repr(name)} of the server must be one-dimensional and in "
+                f"float64, got the shape {vector.shape} in {vector.dtype}"
+            )
+
+
 def refuse_plain(metadata: Mapping[str, Scalar]) -> None:
     """Raise if a message belongs to a training without a secure sum."""
     if not is_secure(metadata):
@@ -661,7 +683,7 @@ def _own_digest(agent: Agent, batches: BatchSampler) -> str:
     """Return a hash of all of an agent that its answers depend on."""
     losses = [agent.loss] if agent.test is None else [agent.loss, agent.test]
     with one_blas_thread():
-        digests = [loss_digest(each) for each in losses]
+        digests = [records_digest(each) or loss_digest(each) for each in losses]
     # The owner may raise the budget itself, which only makes the noise smaller.
     privacy = agent.privacy and (agent.privacy.clip, agent.privacy.feature_norm)
     own = [privacy, agent.feasible_set, agent.coupling, agent.personalization, batches.batch_size]

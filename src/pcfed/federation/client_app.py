@@ -135,6 +135,8 @@ def _client(path: Path, file: AgentFile, message: Message) -> Client:
         if message.kind not in SUM_KINDS:
             PrivacyLedger(ledger, file.privacy).bind_model(_reading_digest(model))
     scaling = read_scaling(message.metadata, len(model.features))
+    if scaling is not None and not model.standardize:
+        raise ProtocolError("the server sent means and scales for data that are not standardized")
     if model.standardize and scaling is None and message.kind not in BEFORE_TRAINING:
         raise ProtocolError("the server standardizes the data, and sent no means and scales")
 

@@ -44,7 +44,7 @@ class PendingUpdate:
     ``kept`` is what the agent needs to commit it, ``sent`` is what it sends to the server, and
     ``received`` are the server's vectors of that round. ``terms`` is the metadata by which it is
     committed, whatever the message says that tells that it was accepted. An update that is
-    ``withheld`` is zero, and changes nothing when it is committed.
+    ``withheld`` could not be computed or sent, and changes nothing when it is committed.
     """
 
     round_info: RoundInfo

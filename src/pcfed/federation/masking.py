@@ -272,6 +272,11 @@ def own_mask(mask_seed: bytes, context: str, size: int) -> Integers:
     return _expanded(_derived(mask_seed, canonical("own mask", context)), size)
 
 
+def random_integers(secret: bytes, question: str, size: int) -> Integers:
+    """Return integers that nobody without a secret can tell from uniform ones."""
+    return _expanded(_derived(secret, canonical("in place of an answer", question)), size)
+
+
 def pair_mask(
     key: X25519PrivateKey, name: str, other: Announcement, context: str, size: int
 ) -> Integers:

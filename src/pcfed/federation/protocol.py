@@ -216,7 +216,7 @@ def question_digest(message: Message, ignored: Set[str] = NOT_ASKED) -> str:
     asked = [part for part in parts if part.partition("=")[0] not in ignored]
     digest = hashlib.sha256(repr([message.kind, *asked]).encode())
     for name, vector in sorted(message.vectors.items()):
-        digest.update(repr([name, vector.shape]).encode())
+        digest.update(repr([name, vector.shape, str(vector.dtype)]).encode())
         digest.update(np.ascontiguousarray(vector, "<f8").tobytes())
     return digest.hexdigest()
 

@@ -38,6 +38,9 @@ COLUMN_MEAN = "column_mean"
 SCALING = "scaling"
 """The metadata with the scaling, in all messages that need it."""
 
+MAX_SCALE = 1e100
+"""With larger or smaller means and scales, whether rows can be scaled would tell their size."""
+
 SumAll = Callable[[str, int, Mapping[str, Array]], Float64Array]
 """Sends a message of a kind, with vectors, to all agents; returns the sum of so many numbers."""
 
@@ -148,8 +151,9 @@ def read_scaling(metadata: Mapping[str, Scalar], features: int | None = None) ->
     target_mean = float(found["target_mean"])
     if not (
         mean.shape == scale.shape == (mean.size if features is None else features,)
-        and np.isfinite([*mean, *scale, target_mean]).all()
-        and (scale > 0).all()
+        and (np.abs([*mean, target_mean]) <= MAX_SCALE).all()
+        and (scale >= 1 / MAX_SCALE).all()
+        and (scale <= MAX_SCALE).all()
     ):
         raise ProtocolError("the server's means and scales are not those of the features")
     return Scaling(mean, scale, bool(found["intercept"]), target_mean)

@@ -42,6 +42,7 @@ from pcfed.federation.masking import (
     context_of,
     masked,
     open_shares,
+    random_integers,
     threshold,
 )
 from pcfed.federation.protocol import (
@@ -255,6 +256,20 @@ class SecureAgent:
         state = self._load(message)
         _remember_question(state, message)
         self._save(state)
+
+    @_refuses_invalid
+    def check_terms(self, message: Message) -> None:
+        """Remember the settings of the training, or refuse to go on with others."""
+        self._save(self._load(message))
+
+    @_refuses_invalid
+    def random_integers(self, message: Message, size: int) -> Integers:
+        """Return what takes the place of an answer that can't be sent: the sum is then useless.
+
+        Zeros would leave the sum of the others, who may be few. The same message gets the same.
+        """
+        secret = bytes.fromhex(self._load(message).box)
+        return random_integers(secret, question_digest(message), size)
 
     @_refuses_invalid
     def check_own(self, message: Message, own: str) -> None:

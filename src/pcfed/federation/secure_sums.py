@@ -115,7 +115,7 @@ class OpenSum(SavedArchive):
     """
 
     file_kind: ClassVar[str] = "sum that is not opened yet"
-    format: ClassVar[int] = 1
+    format: ClassVar[int] = 2
     advice: ClassVar[str] = "restore it from a backup, or go back to an earlier round."
 
     place: Place
@@ -489,11 +489,13 @@ class SecureSums:
     def _is_usable(self, found: Announcement, kind: str, name: str, place: Place) -> bool:
         """Return whether others can use an announcement: with a wrong one they would refuse all."""
         introduction = self._introductions.get(name)
+        group = self._asked_group if kind == SHARED else ""
+        holders = set(self._groups[group]) if group else set()
         return (
             introduction is not None
-            and (found.name, found.place) == (name, str(place))
-            and found.group == (self._asked_group if kind == SHARED else "")
+            and (found.name, found.place, found.group) == (name, str(place), group)
             and _are_shares(found)
+            and set(found.shares) == set(found.checks) == holders
             and is_key(found.mask_key)
             and is_key(found.share_key)
             and found.is_valid(self.training, introduction.identity)

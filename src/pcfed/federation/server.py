@@ -80,8 +80,6 @@ class SummedUpdates(NamedTuple):
     ----------
     accepted : list of str
         The agents.
-    number : int
-        How many of them have an update, and not zeros in its place.
     vectors : mapping of str to Array
         The sums of their updates.
     refused : mapping of str to str
@@ -97,7 +95,6 @@ class SummedUpdates(NamedTuple):
     """
 
     accepted: list[str]
-    number: int
     vectors: Mapping[str, Float64Array]
     refused: Mapping[str, str]
     metrics: Mapping[str, Mapping[str, float]]
@@ -219,10 +216,8 @@ class Server:
         }
         self._history.append(entry)
         self._course.add_round(entry)
-        sums = Sums(updates.vectors, updates.number)
-        server = before.vectors
-        if updates.number:
-            server = config.algorithm.aggregate(server, sums, self._round_info)
+        sums = Sums(updates.vectors, len(accepted))
+        server = config.algorithm.aggregate(before.vectors, sums, self._round_info)
         totals = dict(before.totals)
         add_integers(totals, updates.integers)
         last = {**before.accepted, **dict.fromkeys(accepted, before.round)}
@@ -244,13 +239,6 @@ class Server:
         if self._secure:
             self._secure.forget_open_sum()
         self.on_status(warning=self._course.warning or "")
-        if not updates.number:
-            raise Diverged(
-                f"No agent has an update of round {before.round} that it may send; their own logs "
-                "say why. Raise rounds.norm_limit if it is too small, then rerun the command; "
-                "otherwise go back with pcfed federation rollback, and "
-                f"{config.algorithm.advice}."
-            )
         return True
 
     def _sum_updates(self) -> SummedUpdates | None:
@@ -280,7 +268,6 @@ class Server:
         metrics = {name: reported_metrics(updates[name]) for name in accepted}
         return SummedUpdates(
             accepted,
-            len(accepted),
             sums.totals(),
             refused,
             {name: reported for name, reported in metrics.items() if reported},
@@ -303,18 +290,18 @@ class Server:
             self.on_status(note=f"Round {before.round}: {opened}.")
             return None
         integers, withheld = split_integers(opened.total[:-1], sizes), int(opened.total[-1])
-        number = max(0, len(opened.survivors) - withheld)
         if withheld:
-            self.on_status(
-                note=f"Round {before.round}: {withheld} of {len(opened.survivors)} agents have "
-                "sent zeros, because their updates were too long or could not be computed; their "
-                "own logs say why."
+            raise Diverged(
+                f"The training has stopped in round {before.round}: "
+                f"{_num_withheld(withheld, len(opened.survivors))} have updates that are too long "
+                "or could not be computed, so that the sum is useless; their own logs say why. "
+                "Raise rounds.norm_limit if it is too small; then go back with pcfed federation "
+                f"rollback, or start another training, and {config.algorithm.advice}."
             )
         vectors = {name: grid.decode(name, integers[name]) for name in names}
-        means = {name: vector / number for name, vector in vectors.items() if number}
+        means = {name: vector / len(opened.survivors) for name, vector in vectors.items()}
         return SummedUpdates(
             opened.survivors,
-            number,
             vectors,
             dict(opened.refused),
             dict(opened.metrics),
@@ -489,7 +476,8 @@ class Server:
             raise _missing_agents(purpose, found)
         if withheld := int(found[-1]):
             raise MissingAgents(
-                f"{purpose} needs all agents, and {withheld} of them could not compute their part; "
+                f"{purpose} needs all agents, and "
+                f"{_num_withheld(withheld, len(self.config.roster))} could not compute their part; "
                 "their own logs say why."
             )
         return found[:-1]
@@ -655,6 +643,11 @@ class Server:
         keep_checkpoint(self.folder, state, self.config.keep_every, self.config.keep)
         state.save(self.folder / CHECKPOINT)
         self.state = state
+
+
+def _num_withheld(withheld: int, agents: int) -> str:
+    """Return how many agents could not answer; any of them may have sent a wrong number."""
+    return f"{withheld} of {agents} agents" if 0 < withheld <= agents else "some agents"
 
 
 def _missing_agents(purpose: str, missing: Mapping[str, str]) -> MissingAgents:

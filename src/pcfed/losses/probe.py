@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcfed.arrays import Float64Array
 from pcfed.errors import one_line
@@ -42,6 +44,15 @@ def check_records(loss: Loss) -> None:
         loss.value(np.zeros(loss.n))
 
 
+def records_digest(loss: Loss) -> str | None:
+    """Return a hash of the records of a loss, in their order; None if they are not known.
+
+    Unlike `loss_digest`, it does not depend on how a machine rounds.
+    """
+    records = loss.records()
+    return None if records is None else _records_hash(loss, records).hexdigest()
+
+
 def loss_digest(loss: Loss) -> str:
     """Return a hash of the records of a loss, in their order, and of the function that it is.
 
@@ -53,14 +64,8 @@ def loss_digest(loss: Loss) -> str:
 
 def _digest(loss: Loss) -> str:
     """Return the hash."""
-    kind = type(loss)
-    about = [kind.__module__, kind.__qualname__, loss.size, loss.shape, str(loss.dtype)]
-    found = hashlib.sha256(repr(about).encode())
     records = loss.records()
-    for array in records or ():
-        found.update(repr([array.shape, str(array.dtype)]).encode())
-        for start in range(0, len(array), HASHED_ROWS):
-            found.update(np.ascontiguousarray(array[start : start + HASHED_ROWS]).tobytes())
+    found = _records_hash(loss, records or ())
     if records is None:
         # Sums over some of the samples, so that another order of the samples is another hash.
         numbers = np.arange(loss.size)
@@ -73,3 +78,15 @@ def _digest(loss: Loss) -> str:
                 if len(rows):
                     found.update(loss.gradient(x, rows).tobytes())
     return found.hexdigest()
+
+
+def _records_hash(loss: Loss, records: Sequence[NDArray[Any]]) -> hashlib._Hash:
+    """Return the hash of the kind of a loss and of its records."""
+    kind = type(loss)
+    about = [kind.__module__, kind.__qualname__, loss.size, loss.shape, str(loss.dtype)]
+    found = hashlib.sha256(repr(about).encode())
+    for array in records:
+        found.update(repr([array.shape, str(array.dtype)]).encode())
+        for start in range(0, len(array), HASHED_ROWS):
+            found.update(np.ascontiguousarray(array[start : start + HASHED_ROWS]).tobytes())
+    return found

@@ -5,7 +5,7 @@ each sample is clipped, and Gaussian noise is added to their mean. The noise fol
 budget and the number of gradients (`noise_multiplier_for`), by the accountant of dp-accounting.
 """
 
-from pcfed.losses.probe import loss_digest
+from pcfed.losses.probe import loss_digest, records_digest
 from pcfed.privacy.accounting import (
     BudgetError,
     Mechanism,
@@ -35,6 +35,7 @@ __all__ = [
     "max_gradients",
     "noise_multiplier_for",
     "noise_warning",
+    "records_digest",
     "relative_noise",
     "why_not_secret",
 ]
