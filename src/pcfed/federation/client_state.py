@@ -76,7 +76,7 @@ class ClientState(SavedArchive):
     ``audit`` says which audit the agent has answered last. ``totals`` has the sums of all accepted
     updates as integers, if the training has a secure sum, which is then ``secure``; ``history`` has
     by the name of each other agent a hash of the sums that both have committed, and ``reported``
-    what the agent has told of its metrics.
+    what the agent has sent of its metrics.
     """
 
     file_kind: ClassVar[str] = "state of an agent"

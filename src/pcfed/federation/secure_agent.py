@@ -409,7 +409,7 @@ class SecureAgent:
 
         Agents that commit the same sum get the same entries for each other. So what differs from
         one sum over the full roster to the next are updates of at least t agents that were asked
-        the same, whatever the server has told each of them.
+        the same, whatever the server has sent to each of them.
 
         Parameters
         ----------
@@ -686,7 +686,7 @@ class SecureAgent:
 def _check_terms(state: SecretState, metadata: Mapping[str, Scalar], *, remember: bool) -> None:
     """Raise if a setting of the training has changed; remember new ones if asked.
 
-    Agents commit sums without hearing what the others are told, so all must go by the same settings
+    Agents commit sums without knowing what the others receive, so all must use the same settings
     from the first message on. A position may be any of the training's, but always the same.
     """
     for key in TERMS:
