@@ -19,6 +19,7 @@ from pcfed.federation.rollback import roll_back
 from pcfed.federation.secure_agent import SecureAgent
 from pcfed.federation.secure_sums import SecureSums
 from pcfed.federation.server import Diverged, MissingAgents
+from pcfed.storage.archive import load_arrays, save_arrays
 from tests.federation.in_process import (
     NAMES,
     OPTIONS,
@@ -391,6 +392,32 @@ def test_useless_keys_exclude_their_agent_and_nobody_else(what, key, tmp_path):
             "its public keys are" if what == "box" else "what it announces for the next sum is"
         )
         assert reason == f"{expected} not valid"
+
+
+def test_announcements_without_shares_exclude_their_agent_and_nobody_else(tmp_path):
+    """Nobody could open a sum with it."""
+    options = {"problem": classifiers(5), "secure": True, "transport": RefusingTransport}
+    with federation(tmp_path, ALGORITHMS["FedAvg"], 2, **options) as (_, clients, server):
+        secrets = tmp_path / "agent 2" / "secrets.json"
+        spoiler = Spoiler("agent 2", Identity.create(), secrets)
+        spoiler.what, spoiler.key = "shares", {}
+        clients["agent 2"]._secure = spoiler
+        server.run()
+        assert [len(entry["accepted"]) for entry in history(server)] == [4, 4]
+
+
+def test_a_pending_update_of_the_format_before_is_committed(tmp_path):
+    """It does not have the settings by which it was computed."""
+    with federation(tmp_path, ALGORITHMS["PCFedAvg"], 2, secure=True) as (_, clients, server):
+        server.run_round()
+        for client in clients.values():
+            metadata, arrays = load_arrays(client.state_path)
+            for key in ("terms", "withheld", "reported"):
+                del metadata[key]
+            save_arrays(client.state_path, {**metadata, "format": 6}, arrays)
+        server.run()
+        server.finish()
+        assert set(server.audit().values()) == {0.0}
 
 
 def test_with_an_update_above_the_limit_the_sum_is_useless(tmp_path, caplog):

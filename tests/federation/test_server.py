@@ -754,7 +754,7 @@ def test_means_and_scales_that_are_not_those_of_the_features(regression_folder):
     message = Message("train", {"scaling": '{"mean": [0], "scale": [1], "target_mean": 0}'})
     with pytest.raises(ProtocolError, match="not those of the features"):
         read_scaling(message.metadata, 2)
-    for scale in ("0.0", "NaN", "Infinity", "-1.0"):
+    for scale in ("0.0", "NaN", "Infinity", "-1.0", "1e200", "1e-200"):
         text = f'{{"mean": [0, 0], "scale": [1, {scale}], "target_mean": 0, "intercept": true}}'
         with pytest.raises(ProtocolError, match="not those of the features"):
             read_scaling({"scaling": text}, 2)
