@@ -4,7 +4,8 @@
 
 Actors are empty, so that only Ray's part is measured, with as many actors on this machine as are
 given. "Call" is one call of every actor and its answer; "with state" also passes a server's state
-of 4 × 7,840 numbers, put once, and returns an answer of the same size per actor. A snapshot is
+of 4 × 7,840 numbers, put once, and returns an answer of the same size per actor, by a call of Ray
+and at the sockets that rounds use between processes of one machine. A snapshot is
 100 MB that an actor returns to the object store, as `RayRanges` does. The driver's work per round
 is that of `Plan.present`, of `Plan.steps` and of cutting both into calls for 100 ranges, with 1 %
 of the agents in a round. The evaluation is what the driver does with eight numbers of every agent.
@@ -12,6 +13,8 @@ of the agents in a round. The evaluation is what the driver does with eight numb
 
 from __future__ import annotations
 
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,9 +26,12 @@ from typing import Any
 import numpy as np
 
 from pcfed import Problem
+from pcfed.algorithms import RoundInfo, Vectors
 from pcfed.simulation.agent_range import range_edges
+from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.plan import Plan
-from pcfed.tree_sums import tree_mean
+from pcfed.simulation.round_socket import RoundSocket, answer_rounds, open_listener, pickled
+from pcfed.tree_sums import PartialSums, tree_mean
 
 from .agents import make_agent
 from .measure import cluster
@@ -34,6 +40,7 @@ ACTORS = (1, 2, 4, 8)
 AGENTS = (100_000, 1_000_000, 10_000_000)
 STATE, SNAPSHOT = 4 * 7840, 100_000_000
 REPEATS = 50
+CALL = RoundCall(RoundInfo(0, m=100, max_local_steps=1), {}, [0], [1])
 
 
 class Empty:
@@ -45,6 +52,16 @@ class Empty:
     def returned(self, state: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return an array of the size of another one."""
         return state + 1.0
+
+    def listen(self, path: str) -> None:
+        """Return sums of the size of the state to whoever calls rounds at a socket."""
+        listener: Any = open_listener(path)
+
+        def run_round(accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
+            sums = PartialSums(np.zeros(1, np.intp), {"": self.returned(server["x"])[None]})
+            return RangeSums(sums, {}, 1, (), 0)
+
+        threading.Thread(target=answer_rounds, args=(listener, run_round), daemon=True).start()
 
     def snapshot(self) -> tuple[bool, np.ndarray[Any, Any]]:
         """Return a snapshot beside a small object."""
@@ -74,9 +91,26 @@ def calls(number: int) -> str:
 
     empty = seconds(lambda: ray.get([actor.answer.remote() for actor in actors]), 4 * REPEATS)
     full = seconds(with_state)
-    for actor in actors:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [f"{folder}/{k}" for k in range(number)]
+        ray.get([actor.listen.remote(path) for actor, path in zip(actors, paths, strict=True)])
+        sockets = [RoundSocket(path) for path in paths]
+
+    def at_sockets() -> None:
+        shared = pickled({"x": state})
+        for socket in sockets:
+            socket.send(shared)
+        for socket in sockets:
+            socket.send(pickled((0, CALL)))
+        for socket in sockets:
+            socket.receive()
+
+    direct = seconds(at_sockets, 4 * REPEATS)
+    for socket, actor in zip(sockets, actors, strict=True):
+        socket.close()
         ray.kill(actor)
-    return f"| {number} | {1e3 * empty:.2f} | {1e3 * full:.2f} | {1e3 * full / number:.2f} |"
+    times = (empty, full, full / number, direct, direct / number)
+    return f"| {number} | {' | '.join(f'{1e3 * each:.2f}' for each in times)} |"
 
 
 def snapshot_rate() -> float:
@@ -131,7 +165,10 @@ def driver_work(m: int) -> str:
 
 
 def main() -> None:
-    print("| actors | call, ms | with state, ms | with state, ms per actor |\n|---|---|---|---|")
+    print(
+        "| actors | call, ms | with state, ms | per actor | at sockets, ms | per actor |\n"
+        "|---|---|---|---|---|---|"
+    )
     with cluster() as start:
         for number in ACTORS:
             print(calls(number), flush=True)

@@ -3,9 +3,10 @@
     python -m benchmarks.cluster.engines [B C] [--repeats 2]
 
 The engine of pcfed runs FedAvg on the works B and C of ``benchmarks/peers`` with two ranges of
-agents on one machine: in actors of Ray (`RayRanges`, with its log of calls and its snapshots), in
-actors of Dask, and in two processes of `multiprocessing` with a pipe each. Beside them, the same
-agents in this process on two threads. "Empty" is a call of both ranges that does nothing. Start is
+agents on one machine: in actors of Ray (`RayRanges`, with its log of calls, its snapshots, and
+rounds at sockets or, as on other machines, by calls of Ray), in actors of Dask, and in two
+processes of `multiprocessing` with a pipe each. Beside them, the same agents in this process on two
+threads. "Empty" is a call of both ranges that does nothing. Start is
 the time until both ranges have answered their first call, the import of pcfed in them and the first
 loop of numba included. At the end the process of the first range is killed in the middle of a run,
 and one more round is asked for. Every engine is measured in a separate process; Dask in an
@@ -40,13 +41,13 @@ from benchmarks.peers.workload import SHAPE, STEP, WORKLOADS, Workload, load
 from pcfed import Agent, FedAvg, Memory, Problem, Ray
 from pcfed.losses import SoftmaxRegression
 from pcfed.sets import WholeSpace
+from pcfed.simulation import ray_ranges
 from pcfed.simulation.agent_range import AgentRange, range_edges
 from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.engine import Engine
 from pcfed.simulation.plan import Plan
 from pcfed.simulation.range_actor import RangeActor, RangeSettings
 from pcfed.simulation.ranges import LocalRanges, Ranges
-from pcfed.simulation.ray_ranges import RayRanges
 from pcfed.simulation.threads import one_blas_thread
 
 from .measure import VARIABLES, descendants
@@ -58,7 +59,7 @@ DASK = Peer(
         "numpy scipy quadprog numba threadpoolctl",
     ),
 )
-ENGINES = ("threads", "ray", "dask", "pipes")
+ENGINES = ("threads", "ray", "ray calls", "dask", "pipes")
 ROUNDS = {"A": 12, "B": 60, "C": 24}
 WARM_UP, EMPTY_CALLS, PATIENCE = 3, 200, 30.0
 EMPTY = "finish_round"
@@ -198,10 +199,12 @@ class Setup:
         if engine == "threads":
             m = self.problem.m
             return LocalRanges([AgentRange(self.plan.local, self.algorithm, m, workers=2)])
-        if engine == "ray":
+        if engine.startswith("ray"):
             os.environ.update(VARIABLES)
+            if engine == "ray calls":
+                ray_ranges.MAX_SOCKET_BYTES = 0
             place = Ray(actors=2), self.problem, self.plan, self.algorithm
-            return RayRanges(*place, workers=1, **options)
+            return ray_ranges.RayRanges(*place, workers=1, **options)
         edges = range_edges(self.problem.m, 2)
         settings = [
             RangeSettings(
@@ -326,7 +329,7 @@ def table(works: Sequence[str], repeats: int) -> str:
         cells.append(f"{1e3 * median(run['empty'] for run in runs):.2f}")
         cells.append(f"{median(run['start'] for run in runs):.1f}")
         cells.append(runs[-1]["loss"])
-        package = {"ray": "ray", "dask": "distributed"}.get(engine)
+        package = {"ray": "ray", "ray calls": "ray", "dask": "distributed"}.get(engine)
         size = in_process(engine, "footprint", package) if package else {"packages": 0, "MB": 0}
         cells += [f"{size['packages']:.0f}", f"{size['MB']:.0f}"]
         lines.append(f"| {engine} | {' | '.join(cells)} |")

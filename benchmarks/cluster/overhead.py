@@ -5,11 +5,10 @@
 The works B and C of ``benchmarks/peers`` on two cores: FedAvg, and PCFedSplit with an l1 budget per
 agent, in one process with ``workers=2`` and in two Ray actors with one thread each. The two
 alternate in one process, whose cluster is started before; a round is the time between two calls of
-the function that gives the local steps, so that neither start-up nor evaluations count. After 100
-rounds, the calls of a round are compiled: both parts of a run are measured, without the first three
-rounds of each. The median over all rounds of all repetitions is given, and the ratio is the median
-of those of the pairs. Flower runs FedAvg with one client process per core, in its own process, once
-for every work.
+the function that gives the local steps, so that neither start-up nor evaluations count. The median
+over all rounds of all repetitions but the first three of each is given, and the ratio is the median
+of those of the pairs; beside it, the smallest and the largest. Flower runs FedAvg with one client
+process per core, in its own process, once for every work.
 """
 
 from __future__ import annotations
@@ -30,17 +29,11 @@ from pcfed import Agent, FedAvg, PCFedSplit, Problem, Ray, Result, run
 from pcfed.algorithms import Algorithm
 from pcfed.losses import SoftmaxRegression
 from pcfed.sets import L1Ball, WholeSpace
-from pcfed.simulation.ray_ranges import GRAPH_AFTER
 
 from .measure import RoundClock, cluster
 
-ROUNDS = {"A": 120, "B": 400, "C": 160}
+ROUNDS = {"A": 400, "B": 400, "C": 100}
 WARM_UP = 3
-PARTS = {
-    "single": slice(WARM_UP, GRAPH_AFTER - 1),
-    "compiled": slice(GRAPH_AFTER + WARM_UP, None),
-}
-"""The rounds of a run with single calls of actors, and those with compiled ones."""
 BUDGETS = (0.3, 1.2)
 """Budgets of the first and the last agent, as fractions of the l1 norm of FedAvg's model."""
 
@@ -51,20 +44,19 @@ class Row:
 
     Attributes
     ----------
-    work, algorithm, calls : str
-        What was run, and how actors were called.
+    work, algorithm : str
+        What was run.
     threads, actors : float
         Milliseconds per round.
-    ratio : float
-        The median over the repetitions of actors to threads.
+    ratios : list of float
+        Actors to threads in every repetition, in increasing order.
     """
 
     work: str
     algorithm: str
-    calls: str
     threads: float
     actors: float
-    ratio: float
+    ratios: list[float]
 
 
 def trained(
@@ -87,7 +79,7 @@ def trained(
         workers=1 if backend else 2,
         backend=backend,
     )
-    return clock.seconds(warm_up=0), result
+    return clock.seconds(WARM_UP), result
 
 
 def runs_of(workload: Workload, path: Path) -> dict[str, tuple[Problem, Algorithm]]:
@@ -115,11 +107,10 @@ def compare(name: str, path: Path, repeats: int) -> list[Row]:
             if not np.array_equal(one.models, two.models):
                 raise SystemExit(f"{name} {title}: actors give other models than threads.")
             pairs.append((here, there))
-        for calls, part in PARTS.items():
-            threads, actors = (1e3 * median(t for p in pairs for t in p[k][part]) for k in (0, 1))
-            ratio = median(median(two[part]) / median(one[part]) for one, two in pairs)
-            rows.append(Row(name, title, calls, threads, actors, ratio))
-            print(rows[-1], flush=True)
+        threads, actors = (1e3 * median(t for pair in pairs for t in pair[k]) for k in (0, 1))
+        ratios = sorted(median(two) / median(one) for one, two in pairs)
+        rows.append(Row(name, title, threads, actors, ratios))
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -142,13 +133,13 @@ def main() -> None:
             ]
         others = {name: flower(name, files[name]) for name in given.works}
     print(f"\nload after the runs: {os.getloadavg()[0]:.1f}\n")
-    print("| work | algorithm | calls | threads, ms | actors, ms | actors / threads | Flower, ms |")
+    print("| work | algorithm | threads, ms | actors, ms | actors / threads | range | Flower, ms |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:
         other = f"{others[row.work]:,.0f}" if row.algorithm == "FedAvg" else ""
         print(
-            f"| {row.work} | {row.algorithm} | {row.calls} | {row.threads:.1f} | {row.actors:.1f} "
-            f"| {row.ratio:.2f} | {other} |"
+            f"| {row.work} | {row.algorithm} | {row.threads:.1f} | {row.actors:.1f} "
+            f"| {median(row.ratios):.2f} | {row.ratios[0]:.2f} to {row.ratios[-1]:.2f} | {other} |"
         )
 
 

@@ -19,7 +19,6 @@ from pcfed import Agent, FedAvg, PCFedSplit, Problem, Ray, run
 from pcfed.errors import ClusterError
 from pcfed.losses import LeastSquares
 from pcfed.sets import Box
-from pcfed.simulation import ray_ranges
 from tests.simulation.test_ranges import assert_same_bits
 from tests.simulation.trapped import OPTIONS, problem_of
 
@@ -43,7 +42,6 @@ def run_with_intruder(folder: Path, address: str) -> None:
         return ray.get_runtime_context().gcs_address
 
     before = variables()
-    ray_ranges.GRAPH_AFTER = 3
     result = run(problem, PCFedSplit(), **OPTIONS, backend=Ray(actors=2), callbacks=[intrude])
     assert_same_bits(result, run(problem, PCFedSplit(), **OPTIONS))
     assert variables() == before

@@ -33,10 +33,9 @@ from pcfed.errors import ClusterError
 from pcfed.losses import LeastSquares, SoftmaxRegression, TorchLoss
 from pcfed.sets import Box, L1Ball, L2Ball
 from pcfed.simulation import ray_connection, ray_ranges
-from pcfed.simulation.aggregation import RoundCall
 from pcfed.simulation.range_actor import RangeActor, RangeSettings
-from pcfed.simulation.ray_graph import RoundGraph, fits
 from pcfed.simulation.ray_ranges import MAX_RESTARTS, RayRanges
+from pcfed.simulation.round_socket import RoundSocket
 from pcfed.simulation.threads import _controller
 from tests.federations import ALGORITHMS
 from tests.simulation.test_ranges import assert_same_bits, in_ranges, make_agent
@@ -50,6 +49,7 @@ from tests.simulation.trapped import (
     Mortal,
     PathError,
     Slow,
+    SlowToFree,
     TrappedActor,
     TrappedCalls,
     problem_of,
@@ -102,22 +102,32 @@ def address(cluster):
 
 
 @pytest.fixture
-def compiled(monkeypatch):
-    """Compile calls from the second round on; return how many rounds each graph had."""
-    rounds = []
+def sockets(monkeypatch):
+    """Return the numbers of answers to rounds that every socket of a run has received."""
+    received = {}
 
-    class Counting(RoundGraph):
-        def __init__(self, actors):
-            super().__init__(actors)
-            rounds.append(0)
+    class Counting(RoundSocket):
+        def receive(self):
+            received[self] = received.get(self, 0) + 1
+            return super().receive()
 
-        def run_round(self, accepted, calls):
-            rounds[-1] += 1
-            return super().run_round(accepted, calls)
+    monkeypatch.setattr(ray_ranges, "RoundSocket", Counting)
+    return received
 
-    monkeypatch.setattr(ray_ranges, "RoundGraph", Counting)
-    monkeypatch.setattr(ray_ranges, "GRAPH_AFTER", 1)
-    return rounds
+
+@pytest.fixture
+def on_one_machine(monkeypatch):
+    """Start all actors on the machine of the driver, so that all rounds are called at sockets."""
+
+    def start(self, settings):
+        strategy = NodeAffinitySchedulingStrategy(here(), soft=False)
+        return self._actor_class.options(scheduling_strategy=strategy).remote(settings)
+
+    monkeypatch.setattr(RayRanges, "_start_actor", start)
+
+
+def here():
+    return ray.get_runtime_context().get_node_id()
 
 
 def connect(address):
@@ -149,14 +159,47 @@ def test_any_number_of_actors_gives_the_bits_of_one_process(address, tmp_path):
 
 
 @pytest.mark.parametrize("grid", [None, 2.0**-32])
-def test_compiled_calls_give_the_same_bits(grid, compiled, address, tmp_path):
+def test_rounds_at_sockets_give_the_same_bits(grid, on_one_machine, sockets, address, tmp_path):
     problem = problem_of(tmp_path)
     one = run(problem, SPLIT, **OPTIONS, grid=grid)
-    assert_same_bits(run(problem, SPLIT, **OPTIONS, grid=grid, backend=Ray(address, 2)), one)
-    assert compiled == [OPTIONS["rounds"] - 1]
+    assert_same_bits(run(problem, SPLIT, **OPTIONS, grid=grid, backend=Ray(address, 3)), one)
+    assert list(sockets.values()) == [OPTIONS["rounds"]] * 3
 
 
-def test_compiled_calls_raise_the_errors_of_agents(compiled, address):
+@pytest.mark.parametrize("fits", [True, False])
+def test_large_states_are_not_sent_through_sockets(
+    fits, on_one_machine, sockets, address, tmp_path, monkeypatch
+):
+    problem = problem_of(tmp_path)
+    one = run(problem, SPLIT, **OPTIONS)
+    state = sum(vector.nbytes for vector in one.state.server.values())
+    monkeypatch.setattr(ray_ranges, "MAX_SOCKET_BYTES", state if fits else state - 1)
+    monkeypatch.setattr(ray_ranges, "MAX_INLINE_BYTES", 0)
+    assert_same_bits(run(problem, SPLIT, **OPTIONS, backend=Ray(address, 2)), one)
+    assert bool(sockets) == fits
+
+
+def test_actors_on_other_machines_are_called_by_ray(sockets, address, tmp_path, monkeypatch):
+    nodes = []
+
+    def start(self, settings):
+        all_nodes = sorted((each["NodeID"] for each in ray.nodes() if each["Alive"]), key=is_here)
+        nodes.append(all_nodes[len(nodes) % 2])
+        strategy = NodeAffinitySchedulingStrategy(nodes[-1], soft=False)
+        return self._actor_class.options(scheduling_strategy=strategy).remote(settings)
+
+    def is_here(node):
+        return node == here()
+
+    monkeypatch.setattr(RayRanges, "_start_actor", start)
+    problem = problem_of(tmp_path)
+    result = run(problem, SPLIT, **OPTIONS, backend=Ray(address, 3))
+    assert_same_bits(result, run(problem, SPLIT, **OPTIONS))
+    assert len(set(nodes)) == 2
+    assert list(sockets.values()) == [OPTIONS["rounds"]]
+
+
+def test_sockets_raise_the_errors_of_agents(on_one_machine, sockets, address):
     class Failing(LeastSquares):
         def __init__(self, *data):
             self.calls = []
@@ -165,13 +208,38 @@ def test_compiled_calls_raise_the_errors_of_agents(compiled, address):
         def gradient(self, x, rows=None, *, out=None):
             self.calls.append(1)
             if len(self.calls) == 7:
-                raise ValueError("agent: no data; copy it.")
+                raise PathError("7.csv", "it was moved")
             return super().gradient(x, rows, out=out)
 
     problem = Problem([Agent(Failing(np.eye(2), np.ones(2)), Box(0, 1)) for _ in range(2)])
-    with pytest.raises(ValueError, match=r"^agent: no data; copy it\.$"):
+    with pytest.raises(OSError, match=r"^7\.csv is not there: it was moved$"):
         run(problem, FedAvg(0.1), rounds=9, backend=Ray(address, 2))
-    assert compiled == [6]
+    assert max(sockets.values()) == 7
+
+
+def test_a_round_does_not_overtake_a_call(on_one_machine, sockets, address, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_ranges, "RangeActor", SlowToFree)
+    problem = problem_of(tmp_path)
+
+    def free(evaluation):  # nobody waits for its end
+        evaluation._engine.free()
+
+    options = {**OPTIONS, "callbacks": [free], "rounds": 3}
+    result = run(problem, SPLIT, **options, backend=Ray(address, 2))
+    assert_same_bits(result, run(problem, SPLIT, **options))
+    assert sockets
+
+
+@pytest.mark.federation
+def test_an_agent_that_exits_ends_the_run(on_one_machine, sockets, address):
+    class Exiting(LeastSquares):
+        def gradient(self, x, rows=None, *, out=None):
+            raise SystemExit
+
+    problem = Problem([Agent(Exiting(np.eye(2), np.ones(2)), Box(0, 1))])
+    with pytest.raises(ClusterError, match="the agents 0 to 0 has died 4 times in one call"):
+        run(problem, FedAvg(0.1), rounds=1, backend=Ray(address, 1))
+    assert list(sockets.values()) == [1]
 
 
 @pytest.mark.federation
@@ -185,11 +253,14 @@ def test_all_options_give_the_bits_of_one_process(case, address, tmp_path):
 @pytest.mark.federation
 @pytest.mark.parametrize("in_folder", [False, True], ids=["object store", "folder"])
 @pytest.mark.parametrize(("victim", "output"), [("actor", "average"), ("node", "last")])
-@pytest.mark.parametrize("calls", ["single calls", "compiled calls"])
+@pytest.mark.parametrize("by", ["sockets", "Ray"])
 def test_a_killed_actor_or_node_changes_no_bit(
-    calls, victim, in_folder, output, cluster, address, tmp_path, request
+    by, victim, in_folder, output, sockets, cluster, address, tmp_path, monkeypatch, request
 ):
-    graphs = request.getfixturevalue("compiled") if calls == "compiled calls" else []
+    if by == "Ray":
+        monkeypatch.setattr(ray_ranges, "MAX_SOCKET_BYTES", 0)
+    elif victim == "actor":
+        request.getfixturevalue("on_one_machine")
     # Snapshots of more than 16 MB are in the object stores, and die with their nodes.
     problem = problem_of(tmp_path, *((12, 200_000, 3) if victim == "node" else ()))
     options = {**OPTIONS, "output": output}
@@ -197,20 +268,27 @@ def test_a_killed_actor_or_node_changes_no_bit(
     folder = tmp_path / "snapshots" if in_folder else None
     if folder:
         folder.mkdir()
-    result = run(
-        problem,
-        SPLIT,
-        **options,
-        backend=Ray(address, 2 if victim == "node" else 3, folder=folder, snapshot_every=3),
-        callbacks=set_trap(tmp_path, f"{victim} {cluster.head}", at=8),
-    )
-    assert (tmp_path / SPRUNG).exists()
+    try:
+        result = run(
+            problem,
+            SPLIT,
+            **options,
+            backend=Ray(address, 2 if victim == "node" else 3, folder=folder, snapshot_every=3),
+            callbacks=set_trap(tmp_path, f"{victim} {cluster.head}", at=8),
+        )
+        assert (tmp_path / SPRUNG).exists()
+    finally:
+        if victim == "node":
+            cluster.replace_node()
     assert_same_bits(result, one)
     assert folder is None or not any(folder.iterdir())
-    # The round of the death begins in one graph; the next one has another.
-    assert graphs == ([8, OPTIONS["rounds"] - 9] if calls == "compiled calls" else [])
-    if victim == "node":
-        cluster.replace_node()
+    rounds = OPTIONS["rounds"]
+    if by == "Ray":
+        assert not sockets
+    elif victim == "actor":  # its successor has a socket from the next round on
+        assert sorted(sockets.values()) == [rounds - 9, 9, rounds, rounds]
+    else:
+        assert rounds in sockets.values()
 
 
 @pytest.mark.federation
@@ -398,12 +476,16 @@ def torch_agents():
 def test_methods_and_agents_of_all_kinds_have_the_bits_of_one_process(make, name, address):
     problem = Problem(make())
     options = {"rounds": 4, "local_steps": [1 + i % 3 for i in range(problem.m)], "batch": 3}
+    options["seed"] = 2**62 + 1  # as large as those that keep a budget must be
     one = run(problem, ALGORITHMS[name], **options)
     assert_same_bits(run(problem, ALGORITHMS[name], **options, backend=Ray(address, 3)), one)
 
 
 @pytest.mark.federation
-def test_agents_later_than_the_deadline_are_absent(address, tmp_path):
+@pytest.mark.parametrize("by", ["sockets", "Ray"])
+def test_agents_later_than_the_deadline_are_absent(by, sockets, address, tmp_path, request):
+    if by == "sockets":
+        request.getfixturevalue("on_one_machine")
     problem = problem_of(tmp_path)
     options = {**OPTIONS, "participation": 1.0}
     result = run(
@@ -420,6 +502,7 @@ def test_agents_later_than_the_deadline_are_absent(address, tmp_path):
     audited = SPLIT.for_center("average").audited(result.state.server, result.state.private)
     for name, rows in audited.items():
         np.testing.assert_allclose(rows.mean(axis=0), result.state.server[name], atol=1e-12)
+    assert len(sockets) == (2 if by == "sockets" else 1)
 
 
 @pytest.mark.federation
@@ -479,7 +562,7 @@ def test_calls_that_are_kept_to_be_repeated_are_bounded(address, tmp_path, monke
     saved, save = [], RayRanges._save_snapshots
 
     def count(self, accepted):
-        saved.append(self._rounds)
+        saved.append(accepted + 1)
         save(self, accepted)
 
     monkeypatch.setattr(RayRanges, "_save_snapshots", count)
@@ -495,13 +578,6 @@ def test_errors_of_copies_of_snapshots_are_raised(address, tmp_path, monkeypatch
     options = {**OPTIONS, "backend": Ray(address, 2, snapshot_every=1)}
     with pytest.raises(ValueError, match=r"^keep: no memory; free some\.$"):
         run(problem_of(tmp_path), SPLIT, **options)
-
-
-def test_large_messages_are_not_compiled():
-    calls = [RoundCall(None, {"z": np.zeros(10)}, [1, 2], [1, 1])]
-    assert fits(calls, 1000)
-    assert not fits(calls, 2**25)
-    assert not fits([RoundCall(None, {"z": np.zeros(2**22)}, [1, 2], [1, 1])], 1000)
 
 
 def test_blas_libraries_that_agents_load_have_one_thread(monkeypatch):

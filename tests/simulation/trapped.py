@@ -38,13 +38,13 @@ class Trapped(LeastSquares):
 
     def spring(self, trap: Path) -> None:
         """Kill what the trap names: the actor, its node unless it is the head, or a process."""
-        victim, argument = trap.read_text().split()
-        if victim == "node":
-            import ray
-
-            if ray.get_runtime_context().get_node_id() == argument:
-                return
         try:
+            victim, argument = trap.read_text().split()
+            if victim == "node":
+                import ray
+
+                if ray.get_runtime_context().get_node_id() == argument:
+                    return
             trap.rename(self.folder / SPRUNG)  # only one process can
         except FileNotFoundError:
             return
@@ -82,6 +82,15 @@ class TrappedCalls(RangeActor):
         if found == method:
             os._exit(1)
         return answer
+
+
+class SlowToFree(RangeActor):
+    """An actor that takes a second to begin to free memory."""
+
+    def call(self, method, *arguments, **options):
+        if method == "free":
+            time.sleep(1)
+        return super().call(method, *arguments, **options)
 
 
 class CarelessActor(RangeActor):

@@ -59,12 +59,6 @@ class RangeSums:
     refusals: tuple[Refusal, ...]
     bytes_up: int
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the sums."""
-        arrays = (*self.sums.vectors.values(), *self.integers.values())
-        return sum(array.nbytes for array in arrays)
-
 
 @dataclass(eq=False)
 class Aggregation:

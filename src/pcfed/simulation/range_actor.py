@@ -22,6 +22,7 @@ from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.plan import Batch, LocalPlan
 from pcfed.simulation.privacy import RunPrivacy
 from pcfed.simulation.private_state import Memory
+from pcfed.simulation.round_socket import answer_rounds, open_listener
 from pcfed.simulation.threads import limit_blas_threads
 from pcfed.storage.archive import load_arrays, save_arrays
 
@@ -77,7 +78,7 @@ class RangeActor:
     def __init__(self, settings: RangeSettings) -> None:
         self._settings = settings
         self._kept: dict[int, Snapshot] = {}
-        self._lock = threading.Lock()  # a compiled graph calls from a thread of its own
+        self._lock = threading.Lock()  # rounds at a socket are in a thread of their own
         limit_blas_threads()
         if settings.torch_threads is not None:
             import_module("torch").set_num_threads(settings.torch_threads)
@@ -99,9 +100,17 @@ class RangeActor:
         sums: RangeSums = self.call("run_round", accepted, replace(call, server=server))
         return sums
 
-    def run_compiled_round(self, own: tuple[int, RoundCall], server: Vectors) -> RangeSums:
-        """Run a round that is called by a `RoundGraph`."""
-        return self.run_round(*own, {name: vector.copy() for name, vector in server.items()})
+    def listen(self, node: str, path: str) -> bool:
+        """Answer rounds at a socket, too, if this is the machine; return whether it does."""
+        ray: Any = import_module("ray")
+        if ray.get_runtime_context().get_node_id() != node:
+            return False
+        listener = open_listener(path)
+        if listener is None:
+            return False
+        arguments = listener, self.run_round
+        threading.Thread(target=answer_rounds, args=arguments, daemon=True).start()
+        return True
 
     def snapshot(self, accepted: int, path: str | None) -> tuple[str, Snapshot]:
         """Return this machine and the state of the range, or the path of a file with the state."""

@@ -14,6 +14,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import pairwise
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from pcfed.algorithms import Algorithm
+from pcfed.algorithms import Algorithm, Vectors
 from pcfed.algorithms.grid import Grid
 from pcfed.errors import ClusterError, one_line
 from pcfed.extras import require
@@ -34,7 +35,7 @@ from pcfed.simulation.plan import Plan
 from pcfed.simulation.private_state import Memory
 from pcfed.simulation.range_actor import Call, RangeActor, RangeSettings, Snapshot
 from pcfed.simulation.ray_connection import check_address, connect, disconnect
-from pcfed.simulation.ray_graph import RoundGraph, fits
+from pcfed.simulation.round_socket import RoundSocket, SocketClosed, pickled
 from pcfed.storage.saved import PathLike
 from pcfed.tree_sums import PartialSums
 from pcfed.validation import count, is_folder, is_path, positive
@@ -48,8 +49,8 @@ MAX_MISSED = 5
 SNAPSHOT_FACTOR = 20.0
 """Snapshots are so many times as far apart as they take."""
 
-GRAPH_AFTER = 100
-"""Rounds after which the calls of a round are compiled, which may take seconds."""
+MAX_SOCKET_BYTES = 2**24
+"""Larger states of the server are not sent through sockets: the object store copies them less."""
 
 MAX_INLINE_BYTES = 2**20
 """Larger states of the server are sent through the object store, which takes some exchanges."""
@@ -84,9 +85,9 @@ class Ray:
         Rounds between two snapshots. If an actor dies, at most so many of its rounds are repeated.
         By default, snapshots take about a twentieth of the time.
     deadline : float, optional
-        Seconds after which the agents of an actor that has not answered count as absent; calls are
-        then not compiled. By default rounds wait for all actors, and results do not depend on their
-        speed. Evaluations always wait.
+        Seconds after which the agents of an actor that has not answered count as absent. By default
+        rounds wait for all actors, and results do not depend on their speed. Evaluations always
+        wait.
 
     Examples
     --------
@@ -148,7 +149,6 @@ class RayRanges:
         self._sent = {"batch": plan.batch, "algorithm": algorithm, "agents": problem.agents}
         """What users give, by its name in messages."""
         self._ranges: list[_RemoteRange] = []
-        self._graph: RoundGraph | None = None
         self._folder: Path | None = None
         self._has_connected = connect(backend.address)
         try:
@@ -190,18 +190,15 @@ class RayRanges:
         except BaseException:
             self.close()
             raise
-        self._rounds = 0
         self._rounds_since_snapshot, self._kept_bytes = 0, 0
-        self._answer_bytes = 0
-        """Bytes of the largest answer of the last round."""
         self._num_snapshots = 0
         self._last_snapshot, self._snapshot_seconds = time.monotonic(), 0.0
         self._is_backed_up = False
 
     def close(self) -> None:
         """End all actors, and the connection to the cluster if it was made for this run."""
-        self._end_graph()
         for each in self._ranges:
+            each.disconnect()
             self._ray.kill(each.actor)
         if self._has_connected:
             disconnect(self._backend.address)
@@ -239,8 +236,11 @@ class RayRanges:
 
     def _submit(self, each: _RemoteRange, call: Call) -> Any:
         """Send a call to the actor of a range; return where its answer arrives."""
+        if each.late is not None:  # the call must not overtake a round
+            self._read_late_answer(each)
         method, arguments, options = call
-        return each.actor.call.remote(method, *arguments, **options)
+        each.unread = each.actor.call.remote(method, *arguments, **options)
+        return each.unread
 
     def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round: one call for every range."""
@@ -252,63 +252,78 @@ class RayRanges:
             self._snapshot_seconds = self._last_snapshot - start
         self._rounds_since_snapshot += 1
         self._kept_bytes += _bytes_to_repeat(calls)
-        last = [each.accepted(accepted) for each in self._ranges]
-        for each, index, call in zip(self._ranges, last, calls, strict=True):
-            if each.late is None:
-                each.calls.append(("run_round", (index, call), {}))
-        self._rounds += 1
-        sums = None
-        is_long = self._rounds > GRAPH_AFTER and self._backend.deadline is None
-        if is_long and fits(calls, self._answer_bytes):
-            sums = self._run_compiled(last, calls)
-        if sums is None:
-            sums = self._run_single_calls(last, calls)
-        self._answer_bytes = max(each.nbytes for each in sums)
-        return sums
-
-    def _run_compiled(
-        self, last: Sequence[int], calls: Sequence[RoundCall]
-    ) -> list[RangeSums] | None:
-        """Run a round in the compiled graph; return None if an actor has ended."""
-        try:
-            if self._graph is None:
-                self._graph = RoundGraph([each.actor for each in self._ranges])
-            return self._graph.run_round(last, calls)
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from None
-        except self._ray.exceptions.RayError:
-            self._end_graph()
-            return None
-
-    def _end_graph(self) -> None:
-        """End the compiled graph, if there is one."""
-        if self._graph is not None:
-            self._graph.close()
-            self._graph = None
-
-    def _run_single_calls(self, last: Sequence[int], calls: Sequence[RoundCall]) -> list[RangeSums]:
-        """Run a round by single calls; actors that have ended are replaced."""
-        server: Any = calls[0].server
-        if sum(vector.nbytes for vector in server.values()) > MAX_INLINE_BYTES:
-            server = self._ray.put(server)  # one copy per machine
-        answers = [
-            each.actor.run_round.remote(index, replace(call, server={}), server)
-            if each.late is None
-            else None
-            for each, index, call in zip(self._ranges, last, calls, strict=True)
-        ]
+        self._open_sockets()
+        answers = self._submit_round(accepted, calls)
         if self._backend.deadline is not None:
-            some = [answer for answer in answers if answer is not None]
-            timeout = self._backend.deadline
-            late = self._ray.wait(some, num_returns=len(some), timeout=timeout)[1] if some else []
+            end = time.monotonic() + self._backend.deadline
             for each, answer in zip(self._ranges, answers, strict=True):
-                if answer in late:
+                seconds = max(0.0, end - time.monotonic())
+                if answer is not None and not self._has_arrived(answer, seconds):
                     each.late = answer
                 self._count(each)
         return [
             self._answer(each, answer) if each.is_counted else NO_SUMS
             for each, answer in zip(self._ranges, answers, strict=True)
         ]
+
+    def _open_sockets(self) -> None:
+        """Open a socket to every new actor that is on this machine."""
+        new = [each for each in self._ranges if each.is_new and each.late is None]
+        if not new:
+            return
+        here = self._ray.get_runtime_context().get_node_id()
+        with tempfile.TemporaryDirectory(prefix="pcfed-") as folder:
+            paths = [str(Path(folder, str(each.first))) for each in new]
+            listen = zip(new, paths, strict=True)
+            answers = [each.actor.listen.remote(here, path) for each, path in listen]
+            for each, path, answer in zip(new, paths, answers, strict=True):
+                each.is_new = False
+                # An actor that has died is replaced when it is called.
+                with suppress(OSError, *self._losses):
+                    if self._ray.get(answer):
+                        each.socket = RoundSocket(path)
+
+    def _submit_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[Any]:
+        """Call a round of all ranges that are not late; return where the answers arrive."""
+        server: Any = calls[0].server
+        size = sum(vector.nbytes for vector in server.values())
+        sockets = self._broadcast(server) if size <= MAX_SOCKET_BYTES else [None] * len(calls)
+        if size > MAX_INLINE_BYTES and not all(sockets):
+            server = self._ray.put(server)  # one copy per machine
+        answers: list[Any] = []
+        for each, socket, call in zip(self._ranges, sockets, calls, strict=True):
+            if each.late is not None:
+                answers.append(None)
+                continue
+            index, own = each.accepted(accepted), replace(call, server={})
+            each.calls.append(("run_round", (index, call), {}))
+            if socket is not None:
+                socket.send(pickled((index, own)))
+                answers.append(socket)
+            else:
+                answers.append(each.actor.run_round.remote(index, own, server))
+        return answers
+
+    def _broadcast(self, server: Vectors) -> list[RoundSocket | None]:
+        """Send the server's state to all sockets that can be used; return these, in order."""
+        sockets = [each.socket if each.late is None else None for each in self._ranges]
+        message = pickled(server) if any(sockets) else []
+        for each, socket in zip(self._ranges, sockets, strict=True):
+            if socket is not None:
+                if each.unread is not None:  # the round must not overtake a call
+                    self._ray.wait([each.unread], fetch_local=False)
+                socket.send(message)
+        return sockets
+
+    def _has_arrived(self, answer: Any, seconds: float) -> bool:
+        """Return whether an answer arrives within some seconds."""
+        if isinstance(answer, RoundSocket):
+            return answer.has_answer(seconds)
+        return bool(self._ray.wait([answer], timeout=seconds)[0])
+
+    def _received(self, answer: Any) -> Any:
+        """Return an answer when it arrives."""
+        return answer.receive() if isinstance(answer, RoundSocket) else self._ray.get(answer)
 
     def _count(self, each: _RemoteRange) -> None:
         """Note whether a range was late in this round, and warn if it is again and again."""
@@ -324,18 +339,15 @@ class RayRanges:
 
     def _read_late_answers(self) -> None:
         """Let ranges take part again whose late answers have arrived since."""
-        late = [each.late for each in self._ranges if each.late is not None]
-        if late:
-            ready, _ = self._ray.wait(late, num_returns=len(late), timeout=0)
-            for each in self._ranges:
-                if each.late in ready:
-                    self._read_late_answer(each)
+        for each in self._ranges:
+            if each.late is not None and self._has_arrived(each.late, 0.0):
+                self._read_late_answer(each)
 
     def _read_late_answer(self, each: _RemoteRange) -> None:
         """Forget a late answer, and raise the error of an agent if it is one."""
         answer, each.late = each.late, None
         try:
-            self._ray.get(answer)
+            self._received(answer)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._losses:  # its next call recovers it
@@ -382,11 +394,12 @@ class RayRanges:
 
         ``query`` is the call that is answered if it is not the last one that changes the state.
         """
-        if each.late is not None:  # an actor answers its calls in order
-            self._read_late_answer(each)
         for restarts in range(MAX_RESTARTS + 1):
             try:
-                return self._ray.get(answer)
+                received = self._received(answer)
+                if answer is each.unread:
+                    each.unread = None
+                return received
             except self._ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, self._ray.exceptions.ObjectLostError):
                     raise ClusterError(
@@ -411,12 +424,12 @@ class RayRanges:
         errors = self._ray.exceptions
         return (
             *(errors.RayActorError, errors.ObjectLostError),
-            *(errors.OutOfMemoryError, errors.NodeDiedError),
+            *(errors.OutOfMemoryError, errors.NodeDiedError, SocketClosed),
         )
 
     def _recover(self, each: _RemoteRange, query: Call | None = None) -> Any:
         """Take a range to its present state in a new actor; return where its answer arrives."""
-        self._end_graph()
+        each.disconnect()
         self._ray.kill(each.actor)  # Ray may only have lost the connection
         self._processors = 0  # the machine of the old actor may be lost for good
         each.actor = self._start_actor(each.settings)
@@ -503,12 +516,18 @@ class _RemoteRange:
     """Where the object store has its `RangeSettings`."""
     actor: Any
     start: Call
+    is_new: bool = True
+    """Whether the actor has not been asked to listen at a socket yet."""
+    socket: RoundSocket | None = None
+    """How its rounds are called, if it is on the machine of the driver."""
     snapshot: Any = None
     """Where the object store has its last snapshot, after which the calls are repeated."""
     copy: Snapshot | None = None
     """The snapshot in the object store of this machine, if no other machine could have a copy."""
     calls: list[Call] = field(default_factory=list)
     """The calls since then that change the state."""
+    unread: Any = None
+    """Where the answer to its last call by Ray arrives, until it is read."""
     late: Any = None
     """Where the answer to a round arrives that is later than the deadline."""
     is_counted: bool = True
@@ -524,6 +543,12 @@ class _RemoteRange:
     def accepted(self, index: int) -> int:
         """Return the last round that was aggregated, unless the range was too late for it."""
         return index if self.is_counted else -1
+
+    def disconnect(self) -> None:
+        """Close the socket of an actor that ends."""
+        if self.socket is not None:
+            self.socket.close()
+        self.socket, self.is_new = None, True
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,159 @@
+"""Rounds of an actor on the driver's machine, called through a Unix socket.
+
+A call of Ray's takes half a millisecond, and several with vectors: it passes threads, and an object
+store that is made for clusters. Between two processes of one machine, a socket takes a tenth of
+that. If one of the processes ends, the other one reads the end of the stream. Only processes of the
+same user can reach the socket, because of the permissions of its folder.
+
+A message is a pickle, as Ray makes them, whose vectors follow it, so that they are copied once on
+either side: the number of parts, their sizes, the pickle, the vectors.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from importlib import import_module
+from multiprocessing.connection import wait
+from typing import Any
+
+from pcfed.algorithms import Vectors
+from pcfed.simulation.aggregation import RangeSums, RoundCall
+
+BUFFER_BYTES = 2**22
+"""What a socket holds until it is read, if the system allows so much, so that sending is short."""
+
+Message = Sequence[bytes | memoryview]
+"""A pickle, and the vectors that it refers to."""
+
+RunRound = Callable[[int, RoundCall, Vectors], RangeSums]
+"""`pcfed.simulation.range_actor.RangeActor.run_round`."""
+
+
+class SocketClosed(Exception):
+    """The other process has ended, or has closed the socket."""
+
+
+class RoundSocket:
+    """The driver's end of a socket.
+
+    Parameters
+    ----------
+    path : str
+        Where the actor listens.
+
+    Raises
+    ------
+    OSError
+        If nobody listens there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        _enlarge_buffer(self._socket)
+        try:
+            self._socket.connect(path)
+        except OSError:
+            self.close()
+            raise
+
+    def send(self, message: Message) -> None:
+        """Send a part of a call, `pickled`; `receive` returns the answer to both parts.
+
+        The first one is the server's state; the second one starts the round: the index of the last
+        round that was aggregated, and the range's call without the server's state. All actors
+        should have the state before the first one starts, and competes for processors.
+        """
+        with suppress(OSError):  # `receive` raises it
+            _send(self._socket, message)
+
+    def has_answer(self, seconds: float) -> bool:
+        """Return whether there is something to receive, for which it waits some seconds."""
+        return bool(wait([self._socket], seconds))
+
+    def receive(self) -> RangeSums:
+        """Return the answer to the last call; raise the error of an agent, or SocketClosed."""
+        answer: RangeSums | Exception = _received(self._socket)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Close the socket; the actor stays."""
+        self._socket.close()
+
+
+def open_listener(path: str) -> socket.socket | None:
+    """Return an actor's socket that listens at a path, or None if there can't be one."""
+    if not hasattr(socket, "AF_UNIX"):
+        return None
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(path)
+        listener.listen(1)
+    except OSError:  # the path may be too long, or not be on this machine
+        listener.close()
+        return None
+    return listener
+
+
+def answer_rounds(listener: socket.socket, run_round: RunRound) -> None:
+    """Answer the calls of one driver until it closes the socket."""
+    with closing(listener):
+        connection, _ = listener.accept()
+    _enlarge_buffer(connection)
+    with closing(connection), suppress(SocketClosed, OSError):
+        while True:
+            server = _received(connection)
+            accepted, call = _received(connection)
+            answer: RangeSums | Exception
+            try:
+                answer = run_round(accepted, call, server)
+            except Exception as error:  # agents may raise anything
+                answer = error
+            _send(connection, pickled(answer))
+
+
+def pickled(value: object) -> Message:
+    """Return an object as a message; errors of agents may have classes of a user's program."""
+    vectors: list[Any] = []
+    pickles: Any = import_module("ray.cloudpickle")
+    first: bytes = pickles.dumps(value, protocol=5, buffer_callback=vectors.append)
+    return [first, *(vector.raw() for vector in vectors)]
+
+
+def _enlarge_buffer(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+
+
+def _send(connection: socket.socket, message: Message) -> None:
+    sizes = [len(part) for part in message]
+    connection.sendall(struct.pack(f"Q{len(sizes)}Q", len(sizes), *sizes))
+    for part in message:
+        connection.sendall(part)
+
+
+def _received(connection: socket.socket) -> Any:
+    """Return the object of the next message."""
+    (number,) = struct.unpack("Q", _read(connection, 8))
+    sizes = struct.unpack(f"{number}Q", _read(connection, 8 * number))
+    first, *vectors = [_read(connection, size) for size in sizes]
+    pickles: Any = import_module("ray.cloudpickle")
+    return pickles.loads(first, buffers=vectors)
+
+
+def _read(connection: socket.socket, size: int) -> bytearray:
+    """Return the next bytes."""
+    found = bytearray(size)
+    rest = memoryview(found)
+    while rest:
+        try:
+            received = connection.recv_into(rest)
+        except OSError:
+            received = 0
+        if not received:
+            raise SocketClosed
+        rest = rest[received:]
+    return found

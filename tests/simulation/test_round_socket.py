@@ -1,0 +1,125 @@
+"""Sockets between a driver and an actor: messages of any size, errors, and lost ends."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+
+from pcfed.algorithms import RoundInfo
+from pcfed.simulation.aggregation import RangeSums, RoundCall
+from pcfed.simulation.round_socket import (
+    BUFFER_BYTES,
+    RoundSocket,
+    SocketClosed,
+    answer_rounds,
+    open_listener,
+    pickled,
+)
+from pcfed.tree_sums import PartialSums
+
+pytest.importorskip("ray")
+
+CALL = RoundCall(RoundInfo(3, m=9, max_local_steps=2), {}, [4, 7], [2, 1])
+
+
+def run_round(accepted, call, server):
+    """Return the state plus the index of the last round, in place."""
+    for vector in server.values():
+        vector += accepted
+    sums = PartialSums(np.array(call.positions), {"z": np.stack([*server.values()])})
+    return RangeSums(sums, {}, len(call.steps), (), call.info.index)
+
+
+@pytest.fixture
+def connected(tmp_path):
+    """Return a function that opens a socket to a thread that answers rounds."""
+    opened = []
+
+    def connect(function):
+        path = str(tmp_path / f"actor-{len(opened)}")
+        thread = Thread(target=answer_rounds, args=(open_listener(path), function))
+        thread.start()
+        opened.append((RoundSocket(path), thread))
+        return opened[-1][0]
+
+    yield connect
+    for socket, thread in opened:
+        socket.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("size", [0, 5, BUFFER_BYTES])
+def test_calls_and_answers_of_any_size_arrive(size, connected):
+    socket = connected(run_round)
+    state = {"a": np.arange(float(size)), "b": np.full(size, np.nan)}
+    for accepted in (-1, 2):
+        socket.send(pickled(state))
+        socket.send(pickled((accepted, CALL)))
+        answer = socket.receive()
+        expected = run_round(accepted, CALL, {name: rows.copy() for name, rows in state.items()})
+        np.testing.assert_array_equal(answer.sums.vectors["z"], expected.sums.vectors["z"])
+        assert answer.sums.positions.tolist() == [4, 7]
+        assert (answer.num_accepted, answer.bytes_up) == (2, 3)
+        assert answer.sums.vectors["z"].flags.writeable
+
+
+def test_errors_are_raised_and_the_next_call_is_answered(connected):
+    def fail_once(accepted, call, server):
+        if accepted == 0:
+            raise EOFError("agent: its file ends early; copy it.")
+        return run_round(accepted, call, server)
+
+    socket = connected(fail_once)
+    for accepted in (0, 1):
+        socket.send(pickled({"a": np.zeros(2)}))
+        socket.send(pickled((accepted, CALL)))
+        if accepted == 0:
+            with pytest.raises(EOFError, match="agent: its file ends early; copy it"):
+                socket.receive()
+        else:
+            assert socket.receive().num_accepted == 2
+
+
+def test_an_answer_is_announced(connected):
+    may_answer = Event()
+
+    def wait(*arguments):
+        assert may_answer.wait(10)
+        return run_round(*arguments)
+
+    socket = connected(wait)
+    socket.send(pickled({"a": np.zeros(2)}))
+    socket.send(pickled((1, CALL)))
+    assert not socket.has_answer(0.1)
+    may_answer.set()
+    assert socket.has_answer(10)
+    assert socket.receive().num_accepted == 2
+    assert not socket.has_answer(0)
+
+
+def test_the_end_of_an_actor_is_an_answer(tmp_path):
+    path = str(tmp_path / "actor")
+    listener = open_listener(path)
+    socket = RoundSocket(path)
+    connection, _ = listener.accept()
+    connection.sendall(b"\1\0\0")  # it ends in the middle of a message
+    connection.close()
+    listener.close()
+    for _ in range(2):
+        socket.send(pickled({"a": np.zeros(2)}))
+        assert socket.has_answer(10)
+        with pytest.raises(SocketClosed):
+            socket.receive()
+    socket.close()
+    with pytest.raises(ConnectionRefusedError):
+        RoundSocket(path)
+
+
+def test_paths_that_cannot_be_are_no_errors(tmp_path):
+    assert open_listener(str(tmp_path / ("long" * 50))) is None
+    assert open_listener(str(tmp_path / "nowhere" / "actor")) is None
+    with pytest.raises(FileNotFoundError):
+        RoundSocket(str(tmp_path / "nowhere" / "actor"))
