@@ -178,7 +178,7 @@ def picture(points: Sequence[Point], path: Path) -> None:
         axis.loglog(sizes, line, ":", color="grey", label=label)
         axis.set(xlabel="agents m, of which 1 % take part in a round")
         axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
+        axis.legend(frameon=False, loc="upper left" if axis is axes[0] else "lower right")
     axes[0].set(ylabel="seconds per round")
     axes[1].set(ylabel="memory in rounds and evaluations, GB")
     figure.savefig(path, dpi=110)
