@@ -130,7 +130,7 @@ def test_the_page_shows_more_rounds_without_a_reload(browser: Browser, tmp_path:
         assert tab.locator("#run-settings details").first.get_attribute("open") is not None
         assert tab.get_by_role("button", name="market").get_attribute("aria-pressed") == "false"
         assert tab.locator("#run-verdict").count() == 0
-        training.do(13)
+        training.do(14)
         training.join()
         expect(tab.locator(".live")).to_have_text("The training has ended. 20 rounds done.")
         expect(tab.locator("#run-verdict h2")).to_have_text("Verdict")
