@@ -125,7 +125,8 @@ def pickled(value: object) -> Message:
 
 
 def _enlarge_buffer(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    with suppress(OSError):  # some systems refuse what is too large; others give less
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
 
 
 def _send(connection: socket.socket, message: Message) -> None:
