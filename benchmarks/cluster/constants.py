@@ -141,8 +141,8 @@ def driver_work(m: int) -> str:
     edges = range_edges(m, 100)
 
     def cut() -> None:
-        present, steps_of = plan.present(0), plan.steps(0)
-        steps = [steps_of[i] for i in present]
+        present = plan.present(0)
+        steps = plan.steps(0, present)
         ends = np.searchsorted(present, edges).tolist()
         for start, end in pairwise(ends):
             present[start:end], steps[start:end]
@@ -155,7 +155,7 @@ def driver_work(m: int) -> str:
 
     measured = (
         seconds(partial(plan.present, 0), 3),
-        seconds(partial(plan.steps, 0), 3),
+        seconds(partial(plan.steps, 0, plan.present(0)), 3),
         seconds(cut, 3),
         seconds(evaluate, 3),
         seconds(lambda: tuple(f"agent {i}" for i in range(m)), 1),

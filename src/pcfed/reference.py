@@ -63,8 +63,9 @@ def reference(
     blocks = problem.as_models("reference: x0", start).copy()
     trajectory = [blocks]
     for r in range(rounds):
-        steps, present = plan.steps(r), plan.present(r)
-        max_local_steps = max((steps[i] for i in present), default=0)
+        present = plan.present(r)
+        steps = dict(zip(present, plan.steps(r, present), strict=True))
+        max_local_steps = max(steps.values(), default=0)
         round_info = algorithm.round_info(r, m=problem.m, max_local_steps=max_local_steps)
         held = np.repeat(blocks[None], problem.m, axis=0)  # line 3; an absent agent stays here
         for i in present:

@@ -161,7 +161,10 @@ def test_local_steps_by_number_agent_and_round():
     assert plan(problem, local_steps=4).steps(7) == [4, 4, 4]
     assert plan(problem, local_steps=[1, 2, 3]).steps(7) == [1, 2, 3]
     assert plan(problem, local_steps=np.array([1, 2, 3])).steps(0) == [1, 2, 3]
+    assert plan(problem, local_steps=[1, 2, 3]).steps(7, [0, 2]) == [1, 3]
     assert plan(problem, local_steps=lambda r: r + 1).steps(4) == [5, 5, 5]
+    assert plan(problem, local_steps=lambda r: r + 1).steps(4, [1]) == [5]
+    assert plan(problem, local_steps=lambda r: [r + 1, 7, 9]).steps(4, [0, 1]) == [5, 7]
     assert plan(problem, local_steps=lambda r: [r + 1, 1, 1]).max_local_steps(range(9)) == 9
 
 

@@ -164,8 +164,8 @@ class Engine:
         max_steps : int, optional
             Limits the local steps of every agent.
         """
-        present, steps_of = self.plan.present(index), self.plan.steps(index)
-        steps = [steps_of[i] for i in present]
+        present = self.plan.present(index)
+        steps = self.plan.steps(index, present)
         if max_steps is not None:
             steps = [min(max_steps, each) for each in steps]
         m, max_local_steps = self.problem.m, max(steps, default=0)

@@ -36,7 +36,8 @@ class OutputIterate(Hook):
         self._kept_center: Float64Array | None = None
         self._averaged_rounds = 0
         if output == "random":
-            lengths = [max(engine.plan.steps(index)) for index in rounds]
+            plan = engine.plan
+            lengths = [plan.max_local_steps(range(index, index + 1)) for index in rounds]
             k = int(random_stream(engine.plan.seed, Purpose.OUTPUT).integers(sum(lengths)))
             ends = np.cumsum(lengths)
             at = int(np.searchsorted(ends, k, side="right"))

@@ -91,6 +91,7 @@ class Plan:
         self.m = problem.m
         self._problem = problem
         self._local_steps = local_steps
+        self._constant_steps: int | list[int] | None = None
         self._participation = participation
         self.batch, self.sampling = batch, sampling
         self.privacy: RunPrivacy | None = None
@@ -127,8 +128,8 @@ class Plan:
             )
 
         def counts_in(index: int) -> NDArray[np.int64]:
-            row, steps, present = np.zeros(self.m, np.int64), self.steps(index), self.present(index)
-            row[present] = [algorithm.num_gradients(steps[i]) for i in present]
+            row, present = np.zeros(self.m, np.int64), self.present(index)
+            row[present] = [algorithm.num_gradients(each) for each in self.steps(index, present)]
             return row
 
         share = self._participation
@@ -158,11 +159,26 @@ class Plan:
             arguments["gradients per round (their hash)"] = self.privacy.digest
         return arguments
 
-    def steps(self, index: int) -> list[int]:
-        """Return the number of local steps of every agent in the round with this index."""
-        given = self._local_steps(index) if callable(self._local_steps) else self._local_steps
+    def steps(self, index: int, agents: Sequence[int] | None = None) -> list[int]:
+        """Return the numbers of local steps of some agents in a round, of all by default."""
+        given = self._steps_of_round(index)
+        if isinstance(given, int):
+            return [given] * (self.m if agents is None else len(agents))
+        return given if agents is None else [given[i] for i in agents]
+
+    def _steps_of_round(self, index: int) -> int | list[int]:
+        """Return the number of local steps of all agents, or one per agent."""
+        given = self._local_steps
+        if callable(given):
+            return self._checked_steps(given(index))
+        if self._constant_steps is None:
+            self._constant_steps = self._checked_steps(given)
+        return self._constant_steps
+
+    def _checked_steps(self, given: int | Sequence[int]) -> int | list[int]:
+        """Return numbers of local steps, or raise a ValueError."""
         if isinstance(given, (int, np.integer)):
-            return [count("run: local_steps", given)] * self.m
+            return count("run: local_steps", given)
         if not isinstance(given, (Sequence, np.ndarray)) or len(given) != self.m:
             raise ValueError(
                 f"run: local_steps must be a number or one number per agent, got {given!r} for "
@@ -172,9 +188,9 @@ class Plan:
 
     def max_local_steps(self, rounds: range) -> int:
         """Return the largest number of local steps in these rounds."""
-        if not callable(self._local_steps):
-            return max(self.steps(0))
-        return max(max(self.steps(index)) for index in rounds)
+        indices = rounds if callable(self._local_steps) else range(1)
+        given = map(self._steps_of_round, indices)
+        return max(steps if isinstance(steps, int) else max(steps) for steps in given)
 
     def run_info(self, rounds: range) -> RunInfo:
         """Return what an algorithm may know of these rounds before they begin."""
@@ -201,9 +217,9 @@ class Plan:
         """Return about how many multiplications the gradients of a round take."""
         if self._problem.is_lazy:
             return 0
-        steps, samplers = self.steps(index), self._samplers(index)
-        rows = sum(steps[i] * samplers[i].batch_size for i in self.present(index))
-        return rows * self._problem.n
+        present, samplers = self.present(index), self._samplers(index)
+        pairs = zip(self.steps(index, present), present, strict=True)
+        return sum(steps * samplers[i].batch_size for steps, i in pairs) * self._problem.n
 
     @cached_property
     def is_stacked(self) -> bool:
