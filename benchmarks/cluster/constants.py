@@ -14,9 +14,9 @@ of the agents in a round. The evaluation is what the driver does with eight numb
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
@@ -30,7 +30,7 @@ from pcfed.algorithms import RoundInfo, Vectors
 from pcfed.simulation.agent_range import range_edges
 from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.plan import Plan
-from pcfed.simulation.round_socket import RoundSocket, answer_rounds, open_listener, pickled
+from pcfed.simulation.round_socket import RoundListener, RoundSocket, SocketClosed, pickled
 from pcfed.tree_sums import PartialSums, tree_mean
 
 from .agents import make_agent
@@ -54,14 +54,18 @@ class Empty:
         return state + 1.0
 
     def listen(self, path: str) -> None:
-        """Return sums of the size of the state to whoever calls rounds at a socket."""
-        listener: Any = open_listener(path)
+        """Open a socket."""
+        self._listener = RoundListener(path)
+
+    def answer_rounds(self) -> None:
+        """Return sums of the size of the state to who calls rounds at the socket."""
 
         def run_round(accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
             sums = PartialSums(np.zeros(1, np.intp), {"": self.returned(server["x"])[None]})
             return RangeSums(sums, {}, 1, (), 0)
 
-        threading.Thread(target=answer_rounds, args=(listener, run_round), daemon=True).start()
+        with suppress(SocketClosed):
+            self._listener.answer_rounds(run_round)
 
     def snapshot(self) -> tuple[bool, np.ndarray[Any, Any]]:
         """Return a snapshot beside a small object."""
@@ -95,6 +99,8 @@ def calls(number: int) -> str:
         paths = [f"{folder}/{k}" for k in range(number)]
         ray.get([actor.listen.remote(path) for actor, path in zip(actors, paths, strict=True)])
         sockets = [RoundSocket(path) for path in paths]
+    for actor in actors:
+        actor.answer_rounds.remote()
 
     def at_sockets() -> None:
         shared = pickled({"x": state})

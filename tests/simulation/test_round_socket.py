@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import closing, suppress
+from socket import AF_UNIX, setdefaulttimeout
+from socket import socket as plain_socket
 from threading import Event, Thread
 
 import numpy as np
@@ -11,10 +15,9 @@ from pcfed.algorithms import RoundInfo
 from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.round_socket import (
     BUFFER_BYTES,
+    RoundListener,
     RoundSocket,
     SocketClosed,
-    answer_rounds,
-    open_listener,
     pickled,
 )
 from pcfed.tree_sums import PartialSums
@@ -39,7 +42,13 @@ def connected(tmp_path):
 
     def connect(function):
         path = str(tmp_path / f"actor-{len(opened)}")
-        thread = Thread(target=answer_rounds, args=(open_listener(path), function))
+        listener = RoundListener(path)
+
+        def answer():
+            with suppress(SocketClosed):
+                listener.answer_rounds(function)
+
+        thread = Thread(target=answer)
         thread.start()
         opened.append((RoundSocket(path), thread))
         return opened[-1][0]
@@ -102,12 +111,13 @@ def test_an_answer_is_announced(connected):
 
 def test_the_end_of_an_actor_is_an_answer(tmp_path):
     path = str(tmp_path / "actor")
-    listener = open_listener(path)
-    socket = RoundSocket(path)
-    connection, _ = listener.accept()
-    connection.sendall(b"\1\0\0")  # it ends in the middle of a message
-    connection.close()
-    listener.close()
+    with closing(plain_socket(AF_UNIX)) as listener:
+        listener.bind(path)
+        listener.listen()
+        socket = RoundSocket(path)
+        connection, _ = listener.accept()
+        connection.sendall(b"\1\0\0")  # it ends in the middle of a message
+        connection.close()
     for _ in range(2):
         socket.send(pickled({"a": np.zeros(2)}))
         assert socket.has_answer(10)
@@ -118,8 +128,55 @@ def test_the_end_of_an_actor_is_an_answer(tmp_path):
         RoundSocket(path)
 
 
-def test_paths_that_cannot_be_are_no_errors(tmp_path):
-    assert open_listener(str(tmp_path / ("long" * 50))) is None
-    assert open_listener(str(tmp_path / "nowhere" / "actor")) is None
+def test_an_actor_pauses_after_its_rounds_and_answers_again(tmp_path):
+    listener = RoundListener(str(tmp_path / "actor"))
+    socket = RoundSocket(str(tmp_path / "actor"))
+    for accepted in (1, 2):
+        socket.send(pickled({"a": np.zeros(2)}))
+        socket.send(pickled((accepted, CALL)))
+        socket.pause()
+        listener.answer_rounds(run_round)  # in this thread: it ends
+        assert socket.receive().sums.vectors["z"].tolist() == [[accepted, accepted]]
+    socket.close()
+    with pytest.raises(SocketClosed):
+        listener.answer_rounds(run_round)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_an_actor_that_exits_closes_the_socket(error, tmp_path):
+    def leave(*arguments):
+        raise error
+
+    listener = RoundListener(str(tmp_path / "actor"))
+    socket = RoundSocket(str(tmp_path / "actor"))
+    socket.send(pickled({"a": np.zeros(2)}))
+    socket.send(pickled((1, CALL)))
+    with pytest.raises(error):
+        listener.answer_rounds(leave)
+    with pytest.raises(SocketClosed):
+        socket.receive()
+    socket.close()
+
+
+def test_the_default_timeout_of_a_program_does_not_count(connected):
+    def slow(*arguments):
+        time.sleep(0.3)
+        return run_round(*arguments)
+
+    setdefaulttimeout(0.05)
+    try:
+        socket = connected(slow)
+        time.sleep(0.3)
+        socket.send(pickled({"a": np.zeros(2)}))
+        socket.send(pickled((1, CALL)))
+        assert socket.receive().num_accepted == 2
+    finally:
+        setdefaulttimeout(None)
+
+
+def test_paths_that_cannot_be_are_named(tmp_path):
+    for path in (tmp_path / ("long" * 50), tmp_path / "nowhere" / "actor"):
+        with pytest.raises(OSError, match=r"too long|No such file"):
+            RoundListener(str(path))
     with pytest.raises(FileNotFoundError):
         RoundSocket(str(tmp_path / "nowhere" / "actor"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.plan import Batch, LocalPlan
 from pcfed.simulation.privacy import RunPrivacy
 from pcfed.simulation.private_state import Memory
-from pcfed.simulation.round_socket import answer_rounds, open_listener
+from pcfed.simulation.round_socket import RoundListener, SocketClosed
 from pcfed.simulation.threads import limit_blas_threads
 from pcfed.storage.archive import load_arrays, save_arrays
 
@@ -78,7 +77,7 @@ class RangeActor:
     def __init__(self, settings: RangeSettings) -> None:
         self._settings = settings
         self._kept: dict[int, Snapshot] = {}
-        self._lock = threading.Lock()  # rounds at a socket are in a thread of their own
+        self._listener: RoundListener | None = None
         limit_blas_threads()
         if settings.torch_threads is not None:
             import_module("torch").set_num_threads(settings.torch_threads)
@@ -92,7 +91,7 @@ class RangeActor:
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the range."""
-        with self._lock, _portable_errors():
+        with _portable_errors():
             return getattr(self._range, method)(*arguments, **options)
 
     def run_round(self, accepted: int, call: RoundCall, server: Vectors) -> RangeSums:
@@ -101,16 +100,19 @@ class RangeActor:
         return sums
 
     def listen(self, node: str, path: str) -> bool:
-        """Answer rounds at a socket, too, if this is the machine; return whether it does."""
+        """Open a socket for rounds if this is the machine, and return whether there is one."""
         ray: Any = import_module("ray")
         if ray.get_runtime_context().get_node_id() != node:
             return False
-        listener = open_listener(path)
-        if listener is None:
-            return False
-        arguments = listener, self.run_round
-        threading.Thread(target=answer_rounds, args=arguments, daemon=True).start()
-        return True
+        with suppress(OSError, AttributeError):  # Windows has no such sockets in Python
+            self._listener = RoundListener(path)
+        return self._listener is not None
+
+    def answer_rounds(self) -> None:
+        """Answer rounds at the socket until the driver pauses them."""
+        if self._listener is not None:
+            with suppress(SocketClosed, OSError):  # the driver has ended
+                self._listener.answer_rounds(self.run_round)
 
     def snapshot(self, accepted: int, path: str | None) -> tuple[str, Snapshot]:
         """Return this machine and the state of the range, or the path of a file with the state."""

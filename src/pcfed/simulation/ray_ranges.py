@@ -43,6 +43,9 @@ from pcfed.validation import count, is_folder, is_path, positive
 MAX_RESTARTS = 3
 """How often an actor is started again for one call."""
 
+END_SECONDS = 1.0
+"""How long actors may take to end a round in which a run ends."""
+
 MAX_MISSED = 5
 """Rounds in a row for which an actor may be too late without a warning."""
 
@@ -197,8 +200,12 @@ class RayRanges:
 
     def close(self) -> None:
         """End all actors, and the connection to the cluster if it was made for this run."""
+        last = [each.answering for each in self._ranges if each.answering is not None]
         for each in self._ranges:
             each.disconnect()
+        if last:  # Ray would report actors that end in a call
+            self._ray.wait(last, num_returns=len(last), timeout=END_SECONDS)
+        for each in self._ranges:
             self._ray.kill(each.actor)
         if self._has_connected:
             disconnect(self._backend.address)
@@ -236,11 +243,8 @@ class RayRanges:
 
     def _submit(self, each: _RemoteRange, call: Call) -> Any:
         """Send a call to the actor of a range; return where its answer arrives."""
-        if each.late is not None:  # the call must not overtake a round
-            self._read_late_answer(each)
         method, arguments, options = call
-        each.unread = each.actor.call.remote(method, *arguments, **options)
-        return each.unread
+        return each.free_actor().call.remote(method, *arguments, **options)
 
     def run_round(self, accepted: int, calls: Sequence[RoundCall]) -> list[RangeSums]:
         """Run a round: one call for every range."""
@@ -301,7 +305,7 @@ class RayRanges:
                 socket.send(pickled((index, own)))
                 answers.append(socket)
             else:
-                answers.append(each.actor.run_round.remote(index, own, server))
+                answers.append(each.free_actor().run_round.remote(index, own, server))
         return answers
 
     def _broadcast(self, server: Vectors) -> list[RoundSocket | None]:
@@ -310,8 +314,8 @@ class RayRanges:
         message = pickled(server) if any(sockets) else []
         for each, socket in zip(self._ranges, sockets, strict=True):
             if socket is not None:
-                if each.unread is not None:  # the round must not overtake a call
-                    self._ray.wait([each.unread], fetch_local=False)
+                if each.answering is None:
+                    each.answering = each.actor.answer_rounds.remote()
                 socket.send(message)
         return sockets
 
@@ -394,12 +398,11 @@ class RayRanges:
 
         ``query`` is the call that is answered if it is not the last one that changes the state.
         """
+        if each.late is not None:  # an actor answers its calls in order
+            self._read_late_answer(each)
         for restarts in range(MAX_RESTARTS + 1):
             try:
-                received = self._received(answer)
-                if answer is each.unread:
-                    each.unread = None
-                return received
+                return self._received(answer)
             except self._ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, self._ray.exceptions.ObjectLostError):
                     raise ClusterError(
@@ -456,9 +459,8 @@ class RayRanges:
                 name = f"range-{k}-{self._num_snapshots}.npz"
                 path = None if self._folder is None else str(self._folder / name)
                 arguments = each.accepted(accepted), path
-                answers.append(
-                    (each, each.actor.snapshot.options(num_returns=2).remote(*arguments))
-                )
+                snapshot = each.free_actor().snapshot.options(num_returns=2)
+                answers.append((each, snapshot.remote(*arguments)))
         self._num_snapshots += 1
         saved: list[_Saved] = []
         for each, (node, snapshot) in answers:
@@ -485,7 +487,7 @@ class RayRanges:
         for k, found in enumerate(saved):
             others = [other.range for other in saved if other.node != found.node]
             if others:
-                keeper = others[k % len(others)].actor
+                keeper = others[k % len(others)].free_actor()
                 copies.append(keeper.keep.remote(found.range.first, found.snapshot))
             else:
                 copies.append(found.snapshot)
@@ -526,8 +528,8 @@ class _RemoteRange:
     """The snapshot in the object store of this machine, if no other machine could have a copy."""
     calls: list[Call] = field(default_factory=list)
     """The calls since then that change the state."""
-    unread: Any = None
-    """Where the answer to its last call by Ray arrives, until it is read."""
+    answering: Any = None
+    """The call of Ray's in which the actor answers rounds at the socket, and no other calls."""
     late: Any = None
     """Where the answer to a round arrives that is later than the deadline."""
     is_counted: bool = True
@@ -548,7 +550,14 @@ class _RemoteRange:
         """Close the socket of an actor that ends."""
         if self.socket is not None:
             self.socket.close()
-        self.socket, self.is_new = None, True
+        self.socket, self.is_new, self.answering = None, True, None
+
+    def free_actor(self) -> Any:
+        """Return the actor, which answers calls of Ray."""
+        if self.socket is not None and self.answering is not None:
+            self.socket.pause()
+            self.answering = None
+        return self.actor
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,9 @@ store that is made for clusters. Between two processes of one machine, a socket 
 that. If one of the processes ends, the other one reads the end of the stream. Only processes of the
 same user can reach the socket, because of the permissions of its folder.
 
+An actor answers rounds at the socket in a call of Ray's that lasts until the driver sends PAUSE.
+Everything is then computed in one thread, in the order in which it is called.
+
 A message is a pickle, as Ray makes them, whose vectors follow it, so that they are copied once on
 either side: the number of parts, their sizes, the pickle, the vectors.
 """
@@ -27,6 +30,9 @@ BUFFER_BYTES = 2**22
 
 Message = Sequence[bytes | memoryview]
 """A pickle, and the vectors that it refers to."""
+
+PAUSE: Message = ()
+"""The message that ends `RoundListener.answer_rounds`."""
 
 RunRound = Callable[[int, RoundCall, Vectors], RangeSums]
 """`pcfed.simulation.range_actor.RangeActor.run_round`."""
@@ -52,7 +58,7 @@ class RoundSocket:
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        _enlarge_buffer(self._socket)
+        _prepare(self._socket)
         try:
             self._socket.connect(path)
         except OSError:
@@ -68,6 +74,10 @@ class RoundSocket:
         """
         with suppress(OSError):  # `receive` raises it
             _send(self._socket, message)
+
+    def pause(self) -> None:
+        """Let the actor answer other calls, after its round if it is in one."""
+        self.send(PAUSE)
 
     def has_answer(self, seconds: float) -> bool:
         """Return whether there is something to receive, for which it waits some seconds."""
@@ -85,35 +95,49 @@ class RoundSocket:
         self._socket.close()
 
 
-def open_listener(path: str) -> socket.socket | None:
-    """Return an actor's socket that listens at a path, or None if there can't be one."""
-    if not hasattr(socket, "AF_UNIX"):
-        return None
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(path)
-        listener.listen(1)
-    except OSError:  # the path may be too long, or not be on this machine
-        listener.close()
-        return None
-    return listener
+class RoundListener:
+    """The actor's end of a socket.
 
+    Parameters
+    ----------
+    path : str
+        Where the driver will connect.
 
-def answer_rounds(listener: socket.socket, run_round: RunRound) -> None:
-    """Answer the calls of one driver until it closes the socket."""
-    with closing(listener):
-        connection, _ = listener.accept()
-    _enlarge_buffer(connection)
-    with closing(connection), suppress(SocketClosed, OSError):
-        while True:
-            server = _received(connection)
-            accepted, call = _received(connection)
-            answer: RangeSums | Exception
-            try:
-                answer = run_round(accepted, call, server)
-            except Exception as error:  # agents may raise anything
-                answer = error
-            _send(connection, pickled(answer))
+    Raises
+    ------
+    OSError
+        If there can't be a socket, for example because the path is too long.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._connection: socket.socket | None = None
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.settimeout(None)
+        try:
+            self._listener.bind(path)
+            self._listener.listen(1)
+        except OSError:
+            self._listener.close()
+            raise
+
+    def answer_rounds(self, run_round: RunRound) -> None:
+        """Answer the calls of the driver until it sends PAUSE or has ended."""
+        if self._connection is None:
+            with closing(self._listener):
+                self._connection, _ = self._listener.accept()
+            _prepare(self._connection)
+        try:
+            while (server := _received(self._connection)) is not None:
+                accepted, call = _received(self._connection)
+                answer: RangeSums | Exception
+                try:
+                    answer = run_round(accepted, call, server)
+                except Exception as error:  # agents may raise anything
+                    answer = error
+                _send(self._connection, pickled(answer))
+        except BaseException:  # the driver must not wait for an answer
+            self._connection.close()
+            raise
 
 
 def pickled(value: object) -> Message:
@@ -124,7 +148,8 @@ def pickled(value: object) -> Message:
     return [first, *(vector.raw() for vector in vectors)]
 
 
-def _enlarge_buffer(connection: socket.socket) -> None:
+def _prepare(connection: socket.socket) -> None:
+    connection.settimeout(None)  # whatever the default of the process is
     with suppress(OSError):  # some systems refuse what is too large; others give less
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
 
@@ -137,8 +162,10 @@ def _send(connection: socket.socket, message: Message) -> None:
 
 
 def _received(connection: socket.socket) -> Any:
-    """Return the object of the next message."""
+    """Return the object of the next message, None for PAUSE."""
     (number,) = struct.unpack("Q", _read(connection, 8))
+    if number == 0:
+        return None
     sizes = struct.unpack(f"{number}Q", _read(connection, 8 * number))
     first, *vectors = [_read(connection, size) for size in sizes]
     pickles: Any = import_module("ray.cloudpickle")
