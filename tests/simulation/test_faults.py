@@ -43,6 +43,17 @@ def with_a_failing_agent(after, becomes, value_too=True) -> Problem:
     return Problem([*sound.agents, Agent(loss, L1Ball(1.0), 0.1)])
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_iteration_that_ends_in_an_agent_does_not_end_the_round(workers):
+    class Empty(LeastSquares):
+        def gradient(self, x, rows=None, *, out=None):
+            return next(iter([]))
+
+    problem = Problem([Agent(Empty(np.eye(2), np.ones(2)), L1Ball(1.0)) for _ in range(3)])
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        run(problem, FedAvg(0.1), rounds=2, workers=workers)
+
+
 def gradients_in_three_rounds(algorithm) -> int:
     """Return how many gradients an agent computes, which methods differ in."""
     problem = with_a_failing_agent(999, np.nan)

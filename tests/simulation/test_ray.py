@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import warnings
 from contextlib import nullcontext
@@ -35,7 +37,7 @@ from pcfed.sets import Box, L1Ball, L2Ball
 from pcfed.simulation import ray_connection, ray_ranges
 from pcfed.simulation.range_actor import RangeActor, RangeSettings
 from pcfed.simulation.ray_ranges import MAX_RESTARTS, RayRanges
-from pcfed.simulation.round_socket import RoundSocket
+from pcfed.simulation.round_socket import RoundSocket, SocketClosed
 from pcfed.simulation.threads import _controller
 from tests.federations import ALGORITHMS
 from tests.simulation.test_ranges import assert_same_bits, in_ranges, make_agent
@@ -227,6 +229,89 @@ def test_a_round_does_not_overtake_a_call(on_one_machine, sockets, address, tmp_
     options = {**OPTIONS, "callbacks": [free], "rounds": 3}
     result = run(problem, SPLIT, **options, backend=Ray(address, 2))
     assert_same_bits(result, run(problem, SPLIT, **options))
+    assert sockets
+
+
+@pytest.mark.parametrize("error", [ray.exceptions.RayActorError, SocketClosed])
+def test_errors_of_agents_are_not_taken_for_the_end_of_an_actor(
+    error, on_one_machine, sockets, address
+):
+    class Failing(LeastSquares):
+        def gradient(self, x, rows=None, *, out=None):
+            raise error
+
+    problem = Problem([Agent(Failing(np.eye(2), np.ones(2)), Box(0, 1))])
+    with pytest.raises(error):
+        run(problem, FedAvg(0.1), rounds=1, backend=Ray(address, 1))
+    assert list(sockets.values()) == [1]
+
+
+def test_agents_are_in_the_main_thread_of_their_actor(on_one_machine, sockets, address):
+    class InThread(LeastSquares):
+        def __init__(self, *data):
+            self.threads = set()
+            super().__init__(*data)
+
+        def gradient(self, x, rows=None, *, out=None):
+            self.threads.add(threading.current_thread())
+            return super().gradient(x, rows, out=out)
+
+        def value(self, x):
+            self.threads.add(threading.current_thread())
+            return super().value(x)
+
+    def is_main(agent, model):
+        return np.array([agent.loss.threads == {threading.main_thread()}], float)
+
+    found = []
+    problem = Problem([Agent(InThread(np.eye(2), np.ones(2)), Box(0, 1)) for _ in range(2)])
+    run(
+        *(problem, FedAvg(0.1)),
+        rounds=2,
+        backend=Ray(address, 2),
+        callbacks=[lambda each: found.append(each.sum_over_agents(is_main)[0])],
+    )
+    assert found == [2, 2]
+    assert list(sockets.values()) == [2, 2]
+
+
+def test_a_process_that_an_agent_has_forked_does_not_delay_its_successor(
+    on_one_machine, sockets, address, tmp_path
+):
+    class Forking(LeastSquares):
+        def gradient(self, x, rows=None, *, out=None):
+            if not (tmp_path / SPRUNG).exists():
+                (tmp_path / SPRUNG).touch()
+                if os.fork() == 0:
+                    time.sleep(60)
+                    os._exit(0)
+                os._exit(1)
+            return super().gradient(x, rows, out=out)
+
+    problem = Problem([Agent(Forking(np.eye(2), np.ones(2)), Box(0, 1))])
+    begin = time.monotonic()
+    assert run(problem, FedAvg(0.1), rounds=3, backend=Ray(address, 1)).status == "finished"
+    assert time.monotonic() - begin < 50
+    assert sorted(sockets.values()) == [1, 2]
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "long" * 30])
+def test_rounds_are_called_by_ray_where_there_can_be_no_socket(
+    folder, sockets, address, tmp_path, monkeypatch
+):
+    if folder != "nowhere":
+        (tmp_path / folder).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / folder))
+    problem = problem_of(tmp_path)
+    result = run(problem, SPLIT, **OPTIONS, backend=Ray(address, 2, deadline=1e300))
+    assert_same_bits(result, run(problem, SPLIT, **OPTIONS))
+    assert not sockets
+
+
+def test_a_long_deadline_is_none(on_one_machine, sockets, address, tmp_path):
+    problem = problem_of(tmp_path)
+    result = run(problem, SPLIT, **OPTIONS, backend=Ray(address, 2, deadline=1e300))
+    assert_same_bits(result, run(problem, SPLIT, **OPTIONS))
     assert sockets
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import closing, suppress
 from socket import AF_UNIX, setdefaulttimeout
@@ -15,6 +16,7 @@ from pcfed.algorithms import RoundInfo
 from pcfed.simulation.aggregation import RangeSums, RoundCall
 from pcfed.simulation.round_socket import (
     BUFFER_BYTES,
+    AgentError,
     RoundListener,
     RoundSocket,
     SocketClosed,
@@ -45,7 +47,7 @@ def connected(tmp_path):
         listener = RoundListener(path)
 
         def answer():
-            with suppress(SocketClosed):
+            with suppress(SocketClosed, ConnectionError):
                 listener.answer_rounds(function)
 
         thread = Thread(target=answer)
@@ -86,8 +88,9 @@ def test_errors_are_raised_and_the_next_call_is_answered(connected):
         socket.send(pickled({"a": np.zeros(2)}))
         socket.send(pickled((accepted, CALL)))
         if accepted == 0:
-            with pytest.raises(EOFError, match="agent: its file ends early; copy it"):
+            with pytest.raises(AgentError) as raised:
                 socket.receive()
+            assert isinstance(raised.value.cause, EOFError)
         else:
             assert socket.receive().num_accepted == 2
 
@@ -156,6 +159,33 @@ def test_an_actor_that_exits_closes_the_socket(error, tmp_path):
     with pytest.raises(SocketClosed):
         socket.receive()
     socket.close()
+
+
+def test_errors_of_signal_handlers_are_raised_where_they_arrive(connected):
+    def stop(*_):
+        raise TimeoutError("enough")
+
+    may_answer = Event()
+
+    def wait(*arguments):
+        may_answer.wait(10)
+        return run_round(*arguments)
+
+    socket = connected(wait)
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        socket.send(pickled({"a": np.zeros(2)}))
+        socket.send(pickled((1, CALL)))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(TimeoutError, match="enough"):
+            socket.receive()
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(TimeoutError, match="enough"):  # the actor does not read
+            socket.send(pickled({"a": np.zeros(4 * BUFFER_BYTES)}))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        may_answer.set()
 
 
 def test_the_default_timeout_of_a_program_does_not_count(connected):

@@ -104,7 +104,10 @@ class AgentRange:
 
     def _map(self, function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         """Apply a function to items on the threads; results come in the order of the items."""
-        return self._threads.map(function, items) if self._threads else map(function, items)
+        if self._threads:
+            return self._threads.map(function, items)
+        # `map` would take a StopIteration of an agent for the end of the items.
+        return (function(item) for item in items)
 
     # -- private state ------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class RangeActor:
     def answer_rounds(self) -> None:
         """Answer rounds at the socket until the driver pauses them."""
         if self._listener is not None:
-            with suppress(SocketClosed, OSError):  # the driver has ended
+            with suppress(SocketClosed, ConnectionError):  # the driver has ended
                 self._listener.answer_rounds(self.run_round)
 
     def snapshot(self, accepted: int, path: str | None) -> tuple[str, Snapshot]:

@@ -35,7 +35,7 @@ from pcfed.simulation.plan import Plan
 from pcfed.simulation.private_state import Memory
 from pcfed.simulation.range_actor import Call, RangeActor, RangeSettings, Snapshot
 from pcfed.simulation.ray_connection import check_address, connect, disconnect
-from pcfed.simulation.round_socket import RoundSocket, SocketClosed, pickled
+from pcfed.simulation.round_socket import AgentError, RoundSocket, SocketClosed, pickled
 from pcfed.storage.saved import PathLike
 from pcfed.tree_sums import PartialSums
 from pcfed.validation import count, is_folder, is_path, positive
@@ -45,6 +45,9 @@ MAX_RESTARTS = 3
 
 END_SECONDS = 1.0
 """How long actors may take to end a round in which a run ends."""
+
+MAX_WAIT = 1e6
+"""Seconds of the longest wait for an answer at a deadline; the system cannot wait for years."""
 
 MAX_MISSED = 5
 """Rounds in a row for which an actor may be too late without a warning."""
@@ -276,14 +279,19 @@ class RayRanges:
         if not new:
             return
         here = self._ray.get_runtime_context().get_node_id()
-        with tempfile.TemporaryDirectory(prefix="pcfed-") as folder:
+        for each in new:
+            each.is_new = False
+        try:
+            temporary = tempfile.TemporaryDirectory(prefix="pcfed-")
+        except OSError:  # rounds are called by Ray
+            return
+        with temporary as folder:
             paths = [str(Path(folder, str(each.first))) for each in new]
             listen = zip(new, paths, strict=True)
             answers = [each.actor.listen.remote(here, path) for each, path in listen]
             for each, path, answer in zip(new, paths, answers, strict=True):
-                each.is_new = False
                 # An actor that has died is replaced when it is called.
-                with suppress(OSError, *self._losses):
+                with suppress(ConnectionError, FileNotFoundError, *self._losses):
                     if self._ray.get(answer):
                         each.socket = RoundSocket(path)
 
@@ -321,9 +329,11 @@ class RayRanges:
 
     def _has_arrived(self, answer: Any, seconds: float) -> bool:
         """Return whether an answer arrives within some seconds."""
+        seconds = min(seconds, MAX_WAIT)
         if isinstance(answer, RoundSocket):
             return answer.has_answer(seconds)
-        return bool(self._ray.wait([answer], timeout=seconds)[0])
+        # It need not be on this machine yet: it is fetched when it is read.
+        return bool(self._ray.wait([answer], timeout=seconds, fetch_local=False)[0])
 
     def _received(self, answer: Any) -> Any:
         """Return an answer when it arrives."""
@@ -352,7 +362,7 @@ class RayRanges:
         answer, each.late = each.late, None
         try:
             self._received(answer)
-        except self._ray.exceptions.RayTaskError as error:
+        except (self._ray.exceptions.RayTaskError, AgentError) as error:
             raise error.cause from None
         except self._losses:  # its next call recovers it
             pass
@@ -403,6 +413,8 @@ class RayRanges:
         for restarts in range(MAX_RESTARTS + 1):
             try:
                 return self._received(answer)
+            except AgentError as error:
+                raise error.cause from None
             except self._ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, self._ray.exceptions.ObjectLostError):
                     raise ClusterError(

@@ -14,6 +14,7 @@ either side: the number of parts, their sizes, the pickle, the vectors.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -40,6 +41,14 @@ RunRound = Callable[[int, RoundCall, Vectors], RangeSums]
 
 class SocketClosed(Exception):
     """The other process has ended, or has closed the socket."""
+
+
+class AgentError(Exception):
+    """An agent has raised an error, the ``cause``."""
+
+    def __init__(self, cause: Any) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 class RoundSocket:
@@ -72,7 +81,7 @@ class RoundSocket:
         round that was aggregated, and the range's call without the server's state. All actors
         should have the state before the first one starts, and competes for processors.
         """
-        with suppress(OSError):  # `receive` raises it
+        with suppress(ConnectionError):  # `receive` raises it
             _send(self._socket, message)
 
     def pause(self) -> None:
@@ -84,10 +93,10 @@ class RoundSocket:
         return bool(wait([self._socket], seconds))
 
     def receive(self) -> RangeSums:
-        """Return the answer to the last call; raise the error of an agent, or SocketClosed."""
-        answer: RangeSums | Exception = _received(self._socket)
-        if isinstance(answer, Exception):
-            raise answer
+        """Return the answer to the last call; raise AgentError, or SocketClosed."""
+        answer = _received(self._socket)
+        if not isinstance(answer, RangeSums):
+            raise AgentError(answer)
         return answer
 
     def close(self) -> None:
@@ -126,6 +135,8 @@ class RoundListener:
             with closing(self._listener):
                 self._connection, _ = self._listener.accept()
             _prepare(self._connection)
+            # A process that an agent has forked would keep the socket open beyond the actor's end.
+            os.register_at_fork(after_in_child=self._connection.close)
         try:
             while (server := _received(self._connection)) is not None:
                 accepted, call = _received(self._connection)
@@ -179,7 +190,7 @@ def _read(connection: socket.socket, size: int) -> bytearray:
     while rest:
         try:
             received = connection.recv_into(rest)
-        except OSError:
+        except ConnectionError:
             received = 0
         if not received:
             raise SocketClosed
