@@ -591,6 +591,37 @@ def test_agents_later_than_the_deadline_are_absent(by, sockets, address, tmp_pat
 
 
 @pytest.mark.federation
+def test_an_actor_whose_answer_is_on_another_machine_is_not_late(address, tmp_path, monkeypatch):
+    class SlowOnce(LeastSquares):
+        def gradient(self, x, rows=None, *, out=None):
+            if (tmp_path / TRAP).exists():
+                (tmp_path / TRAP).rename(tmp_path / SPRUNG)
+                time.sleep(8)
+            return super().gradient(x, rows, out=out)
+
+    def start(self, settings):
+        is_first = len(self._ranges) == 0
+        nodes = (each["NodeID"] for each in ray.nodes() if each["Alive"])
+        node = next(node for node in nodes if (node == here()) == is_first)
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+        return self._actor_class.options(scheduling_strategy=strategy).remote(settings)
+
+    def absent(index):
+        if index == 1:
+            (tmp_path / TRAP).touch()
+        return []
+
+    monkeypatch.setattr(RayRanges, "_start_actor", start)
+    data = np.ones((1, 2_200_000)), np.ones(1)  # an answer that stays in the object store
+    agents = [Agent(kind(*data), Box(-1, 1)) for kind in (SlowOnce, LeastSquares)]
+    options = {"participation": absent, "eval_every": 1, "rounds": 2}
+    result = run(Problem(agents), FedAvg(1e-7), **options, backend=Ray(address, 2, deadline=4.0))
+    sent = np.diff([0, *(record.bytes_up for record in result.history)])
+    assert (tmp_path / SPRUNG).exists()
+    assert sent[-1] == sent[-2] / 2 > 0
+
+
+@pytest.mark.federation
 def test_an_actor_that_is_always_late_is_named_and_keeps_its_snapshots(address, tmp_path):
     agents = [make_agent(0), make_agent(1)]
     loss = Slow(np.eye(5), np.ones(5), folder=tmp_path)
